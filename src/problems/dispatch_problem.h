@@ -24,7 +24,7 @@ struct DispatchProblem {
   int64_t num_experts = 8;
   int64_t topk = 2;
   int64_t hidden = 64;
-  std::vector<int64_t> tokens;  // per rank
+  std::vector<int64_t> tokens = {};  // per rank
   Skew skew = Skew::kUniform;
   double masked = 0.1;  // share of selections that are -1
   uint64_t seed = 1;

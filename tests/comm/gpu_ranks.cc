@@ -17,9 +17,33 @@ std::vector<GpuRanks> gpu_ranks() {
           {"nccl", 2, 2}, {"nccl", 4, 4}, {"nccl", 8, 8}};
 }
 
-std::vector<GpuRanks> gpu_nodes() {
-  return {{"peer", 4, 1, 2}, {"peer", 2, 1, 1}, {"peer", 5, 1, 2}, {"peer", 4, 2, 2},
-          {"nccl", 2, 2, 1}, {"nccl", 4, 4, 2}, {"nccl", 8, 8, 4}};
+std::vector<GpuRanks> gpu_ranks_and_nodes() {
+  std::vector<GpuRanks> all = gpu_ranks();
+  all.insert(all.end(), {{"peer", 4, 1, 2},
+                         {"peer", 2, 1, 1},
+                         {"peer", 5, 1, 2},
+                         {"peer", 4, 2, 2},
+                         {"nccl", 2, 2, 1},
+                         {"nccl", 4, 4, 2},
+                         {"nccl", 8, 8, 4}});
+  return all;
+}
+
+std::string comm_error_of(const std::function<void()>& call, int peer) {
+  try {
+    call();
+    ADD_FAILURE() << "no CommError";
+  } catch (const CommError& error) {
+    if (peer >= 0) {
+      EXPECT_EQ(error.peer(), peer) << error.what();
+    }
+    return error.what();
+  }
+  return {};
+}
+
+void expect_contains(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
 ThreadGroupOptions thread_options(const GpuRanks& ranks, std::chrono::milliseconds timeout) {

@@ -29,10 +29,10 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
   *out << ranks.name();
 }
 
-// 1 to 8 ranks on one GPU, and one rank per GPU on 2, 4 and 8 GPUs, with either provider.
+// There are 1 to 8 ranks on one GPU, and one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
-// The same, in pretended nodes.
-std::vector<GpuRanks> gpu_nodes();
+// These, then ranks in pretended nodes.
+std::vector<GpuRanks> gpu_ranks_and_nodes();
 
 ThreadGroupOptions thread_options(const GpuRanks& ranks,
                                   std::chrono::milliseconds timeout = std::chrono::seconds(10));
@@ -41,6 +41,11 @@ ThreadGroupOptions thread_options(const GpuRanks& ranks,
 void run_gpu_ranks(const GpuRanks& ranks,
                    const std::function<void(Group&)>& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+// Makes the call, which must end with a CommError that blames `peer`, if one is given.  Returns its
+// message.
+std::string comm_error_of(const std::function<void()>& call, int peer = -1);
+void expect_contains(const std::string& message, const std::string& part);
 
 // A TEST_P of such a fixture runs on each of gpu_ranks().  It is skipped where this machine has too
 // few GPUs:

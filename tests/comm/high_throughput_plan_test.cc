@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the GPU kernels of high throughput are told, as far as no GPU is needed.
+// What the GPU kernels of high throughput are told, as far as it can be tested without a GPU.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -34,8 +34,8 @@ TEST(StagePlan, WarpsAndStagesAreASetting) {
   EXPECT_THROW(make_stage_plan(rows, kShared, 17, 0), InvalidArgument);
 }
 
-// Every byte of every payload in bulk goes once, in pieces that are multiples of 16 and do not
-// overlap in their stage.
+// Every byte of every payload that goes in bulk is moved once, in pieces that are multiples of 16
+// bytes and do not overlap in their stage.
 TEST(StagePlan, PiecesCoverEveryRow) {
   const std::vector<std::vector<PayloadShape>> cases = {
       {},         {{90}},           {{16}},    {{4096}, {92}, {32}}, {{28672}},
@@ -121,7 +121,7 @@ TEST(DispatchShared, PartsFollowEachOther) {
   EXPECT_LT(in_waves.bytes(), 227u * 1024);
 }
 
-// Whichever epochs dispatches have between combines.
+// This holds whichever epochs the dispatches have among the combines.
 TEST(Refresh, ComesInTimeWhateverTheParity) {
   for (const uint32_t first : {1u, 2u, 0xfff00001u}) {
     uint32_t last = first - 1;

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every row of every rank against what the whole problem says it must be, on every shape of group.
+// High throughput on CPUs: every row of every rank is compared with what the whole problem says it
+// must be, on every shape of group.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,12 @@
 namespace moebius::testing {
 namespace {
 
-// The copies `rank` must receive: (source, token) in order.
+HighThroughput make_transport(Group& group, const ExpertPlacement& placement) {
+  return HighThroughput(group, placement, DispatchConfig::for_dispatch(group.size()),
+                        DispatchConfig::for_combine(group.size()));
+}
+
+// The copies that `rank` must receive, as (source, token) in order.
 std::vector<std::pair<int, int64_t>> expected_copies(const DispatchProblem& p,
                                                      const std::vector<RankInput>& inputs,
                                                      int rank) {
@@ -68,7 +74,7 @@ void expect_dispatched(const DispatchProblem& p,
   }
 }
 
-// What the rank's "experts" make of a received row: something that differs from rank to rank.
+// What the experts of the rank make of a received row; it differs from rank to rank.
 Tensor contribution(const Tensor& rows, int rank) {
   const Tensor out = rows.clone();
   for (int64_t i = 0; i < out.numel(); ++i) {
@@ -77,7 +83,7 @@ Tensor contribution(const Tensor& rows, int rank) {
   return out;
 }
 
-// Sum over copies as the header defines it, and the bias.
+// The sum over copies as the header defines it, plus the bias.
 Tensor expected_combined(const DispatchProblem& p,
                          const Topology& topology,
                          const RankInput& in,
@@ -116,14 +122,13 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   const int rank = group.rank();
   const RankInput& in = inputs[static_cast<size_t>(rank)];
   const Stream stream = Stream::cpu(1);
-  HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                           DispatchConfig::for_combine(p.num_ranks));
+  HighThroughput transport = make_transport(group, p.placement());
   const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
   const DispatchOutput first = transport.dispatch(request, stream);
   expect_dispatched(p, inputs, rank, first);
 
-  // A second result while the first lives, a cached one along the first's route, then combines in
-  // the opposite order.
+  // A second result is made while the first lives, then a cached one along the route of the first.
+  // They are combined in the opposite order.
   const DispatchOutput second = transport.dispatch(request, stream);
   const DispatchOutput cached =
       transport.dispatch_cached(std::vector<Tensor>{in.code, in.x}, *first.handle, stream);
@@ -151,7 +156,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
 
   const Tensor wide = Tensor::empty(in.x.shape(), DType::kBF16);
   int64_t begin = 0;
-  for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns after the other
+  for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns, then the others
     CombineInput part;
     part.x = columns_of(back.x, begin, end);
     part.bias[0] = columns_of(in.x, begin, end);
@@ -185,8 +190,7 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
   run_ranks(GetParam(), [&](Group& group) {
     const RankInput in = make_input(p, group.rank());
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     const DispatchLayout layout = transport.layout(in.ids, stream);
     int64_t node_copies = 0;
@@ -204,7 +208,7 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
     EXPECT_EQ(transport.statistics().selections, sent.selections);
     EXPECT_EQ(transport.statistics().copies, sent.copies);
     EXPECT_EQ(transport.statistics().node_copies, node_copies);
-    // Beside the rows: padding of a message to 256 bytes, and the notices of the call.
+    // Beside the rows a message is padded to 256 bytes, and the call has its notices.
     const int64_t rows = node_copies * p.hidden * 2;
     const int64_t messages = group.topology().num_nodes() - 1;
     const int64_t notices =
@@ -218,8 +222,7 @@ TEST_P(HighThroughputTest, ExpertOrderGroupsSelectionsBySourceThenToken) {
   const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
   run_ranks(GetParam(), [&](Group& group) {
     const RankInput in = make_input(p, group.rank());
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     const DispatchOutput output = transport.dispatch({{in.code}, in.ids, {}, 1, {}}, stream);
     const ExpertOrder order = transport.expert_order(output, 16, stream);
@@ -254,8 +257,7 @@ TEST_P(HighThroughputTest, ExpertOrderGroupsSelectionsBySourceThenToken) {
 TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
   run_ranks(GetParam(), [&](Group& group) {
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     std::set<void*> blocks;
     const uint64_t num_calls = group.size() > 16 ? 10 : 100;
@@ -272,8 +274,8 @@ TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
       }
       transport.combine({output.payloads[0], {}, {}, {}}, *output.handle, stream);
     }
-    // Two banks, since peers may still read one when the next call begins; each may have been
-    // replaced once by a larger one: sizes vary by a little, banks have room to spare.
+    // There are two banks, since peers may still read one when the next call begins.  Each may have
+    // been replaced once by a larger one: sizes vary a little, and banks have room to spare.
     EXPECT_LE(blocks.size(), 4u);
   });
 }
@@ -309,15 +311,14 @@ TEST(ExpertPlacement, FirstRanksOwnOneMore) {
   EXPECT_THROW(ExpertPlacement::from_ranks({0, 4}, 4), InvalidArgument);
 }
 
-// `x_of` and `weights_of` say what the last of three ranks on two nodes brings to a combine; every
-// rank says what is wrong with it, and the next combine is none the worse.
+// `x_of` and `weights_of` make what the last of three ranks on two nodes brings to a combine. Every
+// rank must say what is wrong with it, and the next combine must be right.
 void expect_combine_refused(const std::string& why,
                             const std::function<Tensor(const Tensor& x)>& x_of,
                             const std::function<Tensor(const Tensor& w)>& weights_of) {
   for (const int ranks_per_node : {0, 2}) {
     run_thread_ranks({.num_ranks = 3, .ranks_per_node = ranks_per_node}, [&](Group& group) {
-      HighThroughput transport(group, ExpertPlacement::linear(6, 3),
-                               DispatchConfig::for_dispatch(3), DispatchConfig::for_combine(3));
+      HighThroughput transport = make_transport(group, ExpertPlacement::linear(6, 3));
       const Stream stream = Stream::cpu(1);
       const Tensor ids = Tensor::empty({4, 6}, DType::kI32);
       for (int64_t i = 0; i < ids.numel(); ++i) {
@@ -362,11 +363,10 @@ TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
       same, [](const Tensor&) { return Tensor(); });
 }
 
-// Nothing of what is said to be on a GPU is read.
+// An operand that claims to be on a GPU is never read.
 TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Stream stream = Stream::cpu(1);
     const auto elsewhere = [](const Tensor& t) {
       return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
@@ -397,8 +397,7 @@ TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
 
 TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Stream stream = Stream::cpu(1);
     const Tensor x = Tensor::zeros({3, 16}, DType::kF32);
     const auto dispatch = [&](int64_t alignment) {
@@ -414,6 +413,7 @@ TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
     }
     try {
       dispatch(4294967296);
+      ADD_FAILURE() << "accepted an alignment of 2^32";
     } catch (const InvalidArgument& error) {
       EXPECT_NE(
           std::string(error.what()).find("expert_alignment is 4294967296, expected at most 65536"),
@@ -425,8 +425,7 @@ TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
 
 TEST(HighThroughputErrors, CpusHaveNoCapacity) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     DispatchInput request{
         {Tensor::zeros({3, 16}, DType::kF32)}, Tensor::zeros({3, 1}, DType::kI32), {}, 1, {}};
     request.capacity = 2;
@@ -438,8 +437,7 @@ TEST(HighThroughputErrors, CpusHaveNoCapacity) {
 
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);
     ids.data<int32_t>()[5] = 8;
     try {

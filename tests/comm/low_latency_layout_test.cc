@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What low latency on GPUs needs no GPU to be tested: its words and its layouts.
+// The words and the layouts of low latency on GPUs, which can be tested without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -113,19 +113,16 @@ TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
 }
 
 TEST(LowLatencyCudaWords, KeepBothHalves) {
-  const uint32_t placed = make_placed(kMaxLocalIndex, 3);
-  EXPECT_EQ(placed_expert(placed), static_cast<uint32_t>(kMaxLocalIndex));
-  EXPECT_EQ(placed_index(placed), 3u);
-  EXPECT_NE(make_placed(kMaxLocalIndex, kMaxLocalIndex), kNotHere);
-  const uint32_t home = placement_word(63, 65534);
-  EXPECT_EQ(home_rank(home), 63u);
-  EXPECT_EQ(home_index(home), 65534u);
+  const uint32_t placed = make_pair(kMaxLocalIndex, 3);
+  EXPECT_EQ(pair_first(placed), static_cast<uint32_t>(kMaxLocalIndex));
+  EXPECT_EQ(pair_second(placed), 3u);
+  EXPECT_NE(make_pair(kMaxLocalIndex, kMaxLocalIndex), kNotHere);
 }
 
 TEST(LowLatencyCudaWords, BanksTakeTurns) {
   EXPECT_NE(bank_of(1), bank_of(2));
   EXPECT_EQ(bank_of(1), bank_of(3));
-  EXPECT_NE(bank_of(0xffffffff), bank_of(0));  // also where the epoch wraps
+  EXPECT_NE(bank_of(0xffffffff), bank_of(0));  // when the epoch wraps, too
 }
 
 TEST(LowLatencyCudaLayout, StagesOfCombineFitAndDoNotOverlap) {
@@ -139,7 +136,7 @@ TEST(LowLatencyCudaLayout, StagesOfCombineFitAndDoNotOverlap) {
     EXPECT_GE(map.barrier(0), map.stage(kLowLatencySendWarps));
     EXPECT_EQ(map.stage(1) % 128, 0);
     EXPECT_EQ(map.barrier(0) % 8, 0);
-    // No more would.
+    // One part more would not fit.
     EXPECT_TRUE(most == num_parts ||
                 CombineSharedMap::make(c.element_bytes, most + 1).bytes() > kBytes);
   }

@@ -26,6 +26,19 @@ __device__ inline bool comes_last(uint64_t* counter) {
   return is_last;
 }
 
+// One warp: makes barrier(i) ready for bulk copies, for `num` stages of its own.
+template <typename Barrier>
+__device__ __forceinline__ void init_stage_barriers(int num, int lane, const Barrier& barrier) {
+  if (lane == 0) {
+    for (int i = 0; i < num; ++i) {
+      ptx::mbarrier_init(barrier(i), 1);
+    }
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  __syncwarp();
+}
+
 template <typename T>
 __device__ __forceinline__ void copy_as(std::byte* to,
                                         const std::byte* from,

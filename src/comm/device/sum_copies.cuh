@@ -10,6 +10,7 @@
 
 #include "comm/device/grid.cuh"
 #include "core/cuda/ptx.cuh"
+#include "moebius/dtype.h"
 
 namespace moebius::comm {
 
@@ -78,6 +79,19 @@ struct PairWords : Pair {
 };
 using BF16 = PairWords<BF16Pair>;
 using F16 = PairWords<F16Pair>;
+
+// What `visit` returns for the type of rows of a dtype: f32, f16, or else bf16.
+template <typename Visit>
+auto with_row_type(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kF32:
+      return visit(F32{});
+    case DType::kF16:
+      return visit(F16{});
+    default:
+      return visit(BF16{});
+  }
+}
 
 // Adds a word of each of two rows, rounded as a sum of two floats is.  Why it begins with -0: with
 // 0 the sum of -0 and -0 would become 0.

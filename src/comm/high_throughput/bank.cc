@@ -22,7 +22,7 @@ int64_t BankPool::add(Group& group, int64_t bytes) {
 
 std::shared_ptr<void> BankPool::lease(int64_t bank) {
   Bank& b = banks_[static_cast<size_t>(bank)];
-  // The deleter's copy of the window is what keeps the memory.
+  // The copy of the window in the deleter keeps the memory.
   std::shared_ptr<void> lease(b.window.get(), [window = b.window](void*) {});
   b.lease = lease;
   return lease;

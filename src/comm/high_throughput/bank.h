@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// BankPool: windows that receive rows.  Results are tensors on a bank; a bank is free again when
-// the last of them is gone, which ranks find out each for themselves.  So every rank picks its own
-// bank and tells the others; only making a new one is collective.
+// BankPool: windows that receive rows.  Results are tensors on a bank, and a bank is free again
+// when the last of them is gone.  Each rank finds that out for itself, so it picks its own bank and
+// tells the others; only making a new bank is collective.
+// Thread-safety: one thread at a time may use an object.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,13 @@ class BankPool {
   int64_t bytes(int64_t bank) const {
     return bank == kNone ? 0 : banks_[static_cast<size_t>(bank)].window->bytes();
   }
-  // What a bank for `bytes` is made with: a quarter more, so that batches of slightly different
-  // size settle on the same banks.
+  // The bytes that a bank for `bytes` is made with: a quarter more, so that batches of slightly
+  // different sizes settle on the same banks.
   static int64_t roomy(int64_t bytes) { return bytes + bytes / 4; }
   // Collective.  Adds a bank of at least `bytes` on every rank; returns its index.
   int64_t add(Group& group, int64_t bytes);
   const Window& window(int64_t bank) const { return *banks_[static_cast<size_t>(bank)].window; }
-  // Marks the bank as taken until every copy of the result is gone; it keeps the memory alive.
+  // Marks the bank as taken until every copy of the result is gone.  The lease keeps its memory.
   std::shared_ptr<void> lease(int64_t bank);
 
  private:

@@ -6,10 +6,10 @@ namespace moebius {
 
 namespace {
 
-// 4 H200s, 4096 tokens of 7168, us with 8, 12, 16 and 24 SMs: fp8 dispatch 315, 303, 287, 279; bf16
-// combine 750, 517, 567, 534.  Two: bf16 combine with 8, 12, 16, 20 and 24 SMs 383, 266, 227, 226,
-// 219; the sums limit it there, and more SMs than 20 cost the GEMMs beside it
-// (docs/performance/dispatch.md).
+// Measured with 4096 tokens of 7168, in us (docs/performance/dispatch.md).  On 4 H200s an fp8
+// dispatch takes 315, 303, 287 and 279 with 8, 12, 16 and 24 SMs, and a bf16 combine 750, 517, 567
+// and 534. On 2 H200s a bf16 combine takes 383, 266, 227, 226 and 219 with 8, 12, 16, 20 and 24
+// SMs: the sums limit it there, and more than 20 SMs would cost the GEMMs that run beside it.
 constexpr int kCudaDispatchSms = 16;
 constexpr int cuda_combine_sms(int num_ranks) {
   return num_ranks <= 2 ? 20 : 12;

@@ -2,15 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/high_throughput/transport.h"
 
-#include <fmt/format.h>
-
 #include "comm/high_throughput/cuda/make_transport.h"
 
 namespace moebius {
 
 namespace {
 
-// Why bounded: counts rounded up to it are 32-bit.
+// Why it is bounded: counts that are rounded up to it have 32 bits.
 void expect_expert_alignment(int64_t alignment) {
   constexpr int64_t kMax = 65536;
   expect_ge(alignment, 1, "expert_alignment");
@@ -25,12 +23,7 @@ HighThroughput::HighThroughput(Group& group,
                                DispatchConfig combine_config) {
   dispatch_config.validate();
   combine_config.validate();
-  for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(), [&] {
-      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                         placement.rank_of(e), group.size());
-    });
-  }
+  expect_placed(placement, group);
   state_ = group.device().is_cuda()
                ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch_config,
                                                  combine_config)
@@ -74,7 +67,7 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
   if (input.addend && !state_->takes_addend()) {
     throw Unsupported("the addend of a combine is for GPUs of one node");
   }
-  return state_->combine_async(input, handle, stream, out_x);
+  return state_->combine_async({input, handle, stream, out_x});
 }
 
 CombineOutput HighThroughput::combine(const CombineInput& input,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What HighThroughput is on every device: the calls of its header.
+// What HighThroughput must be on every device: the calls of its header.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/transfer.h"
 #include "moebius/dispatch.h"
 
 namespace moebius {
@@ -28,10 +29,8 @@ struct HighThroughput::State {
   virtual ExpertOrder expert_order(const DispatchOutput& output,
                                    int64_t expert_alignment,
                                    const Stream& stream) const = 0;
-  virtual Pending<CombineOutput> combine_async(const CombineInput& input,
-                                               const DispatchHandle& handle,
-                                               const Stream& stream,
-                                               const Tensor& out_x) = 0;
+  using Combine = CombineCall<CombineInput, DispatchHandle>;
+  virtual Pending<CombineOutput> combine_async(const Combine& call) = 0;
   virtual bool takes_addend() const { return false; }
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
@@ -40,7 +39,8 @@ struct HighThroughput::State {
   const ExpertPlacement placement;
 };
 
-// Of combine: `shape` is that of its sums, which lie in out_x from first_column on.
+// Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from
+// first_column on.
 void expect_combine_output(const Tensor& out_x,
                            int64_t first_column,
                            const Shape& shape,

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fp8 cast of rows in flight.  Not the quantize() of the quant stage: as in DeepEP's
-// low-latency kernels the maximum of a group is floored at 1e-4 and values are multiplied by 448 /
-// maximum.
+// The fp8 cast of rows in flight.  It differs from quantize() of the quant stage: as in DeepEP's
+// low-latency kernels, the maximum of a group is floored at 1e-4, and values are multiplied by 448
+// / maximum.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace moebius {
 
-// row: `hidden` elements of `dtype`, hidden a multiple of 128 -> values e4m3 [hidden], scales f32
-// [hidden / 128] with row = values * scales.
+// Casts a row of `hidden` elements, a multiple of 128, to values e4m3 [hidden] and scales f32
+// [hidden / 128], so that row = values * scales.
 void cast_row(DType dtype,
               const std::byte* row,
               int64_t hidden,

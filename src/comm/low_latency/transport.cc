@@ -37,23 +37,23 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 }
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
-  const auto& [x, topk_ids, cast, row_tags] = input;
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
-  expect_le(topk_ids.dim(0), options.max_tokens, "tokens of a low-latency dispatch");
-  expect_shape(x, {topk_ids.dim(0), options.hidden}, "x");
-  expect_dtype(x, options.in_dtype, "x");
+  const int64_t num_tokens = topk_ids.dim(0);
+  expect_le(num_tokens, options.max_tokens, "tokens of a low-latency dispatch");
+  expect_here(topk_ids, {num_tokens, options.topk}, DType::kI32, "topk_ids");
+  expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
   if (row_tags) {
-    expect_dtype(row_tags, DType::kI32, "row_tags");
-    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
-    expect_here(row_tags, "row_tags");
+    expect_here(row_tags, {num_tokens}, DType::kI32, "row_tags");
   }
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
+    if (group.device().is_cuda()) {
+      expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
+                         "the address of x of a low-latency dispatch with an fp8 cast");
+    }
   }
 }
 
@@ -65,7 +65,12 @@ void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) cons
   }
 }
 
-void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
+void LowLatency::State::expect_here(const Tensor& tensor,
+                                    const Shape& shape,
+                                    DType dtype,
+                                    std::string_view what) const {
+  expect_shape(tensor, shape, what);
+  expect_dtype(tensor, dtype, what);
   expect(tensor.device() == group.device() || tensor.numel() == 0, [&] {
     return fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
                        to_string(group.device()));
@@ -75,30 +80,17 @@ void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what)
 void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
                                        const Tensor& out) const {
-  const auto& [x, topk_ids, topk_weights] = input;
+  const auto& [x, topk_ids, topk_weights, previous] = input;
   const Shape slots = {num_tokens, options.topk};
-  expect_shape(topk_ids, slots, "topk_ids");
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
-  expect_shape(topk_weights, slots, "topk_weights");
-  expect_dtype(topk_weights, DType::kF32, "topk_weights");
-  expect_shape(x, {num_local(), max_rows(), options.hidden}, "x");
-  expect_dtype(x, options.in_dtype, "x");
-  expect_shape(out, {num_tokens, options.hidden}, "out");
-  expect_dtype(out, options.in_dtype, "out");
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
-  expect_here(topk_weights, "topk_weights");
-  expect_here(out, "out");
+  expect_here(topk_ids, slots, DType::kI32, "topk_ids");
+  expect_here(topk_weights, slots, DType::kF32, "topk_weights");
+  expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
+  expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
   expect_valid(options);
-  for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(), [&] {
-      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                         placement.rank_of(e), group.size());
-    });
-  }
+  expect_placed(placement, group);
   state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
                                     : make_cpu_low_latency(group, std::move(placement), options);
 }
@@ -129,21 +121,14 @@ LowLatencyCombineOutput LowLatency::combine(const LowLatencyCombineInput& input,
                                             const LowLatencyHandle& handle,
                                             const Stream& stream,
                                             const Tensor& out_x) {
-  const Tensor out = out_x ? out_x : state_->make_out(input);
-  state_->combine(input, handle, stream, out);
-  return {out};
+  return state_->combine({input, handle, stream, out_x ? out_x : state_->make_out(input)});
 }
 
 Pending<LowLatencyCombineOutput> LowLatency::combine_async(const LowLatencyCombineInput& input,
                                                            const LowLatencyHandle& handle,
                                                            const Stream& stream,
                                                            const Tensor& out_x) {
-  const Tensor out = out_x ? out_x : state_->make_out(input);
-  Pending<void> sent = state_->combine_async(input, handle, stream, out);
-  return {std::move(sent.hook), [receive = std::move(sent.receive), out] {
-            receive();
-            return LowLatencyCombineOutput{out};
-          }};
+  return state_->combine_async({input, handle, stream, out_x ? out_x : state_->make_out(input)});
 }
 
 void LowLatency::check() const {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What LowLatency is on every device: the calls of its header, and what they check.
+// What LowLatency must be on every device: the calls of its header, and what they check.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/transfer.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -21,22 +22,17 @@ struct LowLatency::State {
 
   virtual Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                            const Stream& stream) = 0;
-  virtual Pending<void> combine_async(const LowLatencyCombineInput& input,
-                                      const LowLatencyHandle& handle,
-                                      const Stream& stream,
-                                      const Tensor& out) = 0;
-  // Both halves at once.
+  using Combine = CombineCall<LowLatencyCombineInput, LowLatencyHandle>;
+  virtual Pending<LowLatencyCombineOutput> combine_async(const Combine& call) = 0;
+  // Run both halves at once.
   virtual LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                             const Stream& stream) {
     return dispatch_async(input, stream).finish();
   }
-  virtual void combine(const LowLatencyCombineInput& input,
-                       const LowLatencyHandle& handle,
-                       const Stream& stream,
-                       const Tensor& out) {
-    combine_async(input, handle, stream, out).finish();
+  virtual LowLatencyCombineOutput combine(const Combine& call) {
+    return combine_async(call).finish();
   }
-  // Memory for a combine's result, where the caller gives none.
+  // Makes memory for the result of a combine whose caller gives none.
   Tensor make_out(const LowLatencyCombineInput& input) const;
   virtual void check() const {}
   virtual void set_dead(int rank, bool is_dead) = 0;
@@ -54,23 +50,28 @@ struct LowLatency::State {
   bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
 
  protected:
-  // Throw InvalidArgument.  All but the ids' values, which a GPU may hold.
+  // These throw InvalidArgument.  They do not check the values of ids, which may be on a GPU.
   void expect_dispatch(const LowLatencyDispatchInput& input) const;
   void expect_combine(const LowLatencyCombineInput& input,
                       int64_t num_tokens,
                       const Tensor& out) const;
-  // Of one expert, by all of this rank's tokens: may be more than tokens where some name it twice.
+  // Checks how often this rank's tokens name an expert: more often than there are tokens, if some
+  // name it twice.
   void expect_room(int64_t expert, int64_t num_selections) const;
 
  private:
-  // On the group's device, or empty.
-  void expect_here(const Tensor& tensor, std::string_view what) const;
+  // The tensor must be of this kind, and on the group's device unless it is empty.
+  void expect_here(const Tensor& tensor,
+                   const Shape& shape,
+                   DType dtype,
+                   std::string_view what) const;
 };
 
-// max_tokens, hidden and topk are positive and rows can be of in_dtype.
+// Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16
+// or f32.
 void expect_valid(const LowLatencyOptions& options);
 
-// Of call `call`, whose place the result of the call before last still holds.
+// The error of call `call`, whose bank the result of the call before last still holds.
 [[noreturn]] void throw_third_result(int64_t call);
 
 std::unique_ptr<LowLatency::State> make_cpu_low_latency(Group& group,

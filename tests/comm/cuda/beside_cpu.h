@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rank threads that are in two groups at once, so that each can compare what it got on its GPU with
-// what it gets on the CPU.
+// Rank threads that are in two groups at once, so that each can compare what it gets on its GPU
+// with what it gets on the CPU.
 #pragma once
 
 #include <exception>
@@ -15,7 +15,8 @@
 
 namespace moebius::testing {
 
-// As run_thread_ranks(options, ...); `cpu` is the same rank of a second group, without GPUs.
+// Does what run_thread_ranks(options, ...) does.  `cpu` is the same rank of a second group, without
+// GPUs.
 inline void run_beside_cpu(const ThreadGroupOptions& options,
                            const std::function<void(Group& gpu, Group& cpu)>& body) {
   std::vector<Group*> cpu_groups(static_cast<size_t>(options.num_ranks));

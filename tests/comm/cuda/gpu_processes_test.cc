@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as processes, a GPU each: high throughput and low latency are as on the CPU, and nobody
-// waits for one that is killed.  This process forks, so it may not look for GPUs itself; but where
-// MPI has started it, it is a rank.
+// Ranks as processes with a GPU each: high throughput and low latency give what they give on the
+// CPU, and no rank waits for one that is killed.  This process forks, so it may not look for GPUs
+// itself, unless MPI has started it as a rank.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Told by a child.
+// A child process counts them and tells this one.
 int count_gpus() {
   std::vector<std::string> errors;
   try {
@@ -32,27 +32,17 @@ int count_gpus() {
 }
 
 DispatchProblem make_problem(int num_ranks) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks;
-  p.num_experts = 16;
-  p.topk = 4;
-  p.hidden = 512;
-  for (int r = 0; r < num_ranks; ++r) {
-    p.tokens.push_back(30 + 7 * r);
-  }
-  return p;
+  return with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks, 30, 7);
 }
 
-// Each rank computes the others' part on the CPU, on threads of its own.
+// Calls body(group, is_mine) on threads that stand for all ranks on the CPU; each rank runs all of
+// them for itself.
 void on_cpu(const Topology& topology, auto body) {
   const int per_node = topology.num_nodes() == 1 ? 0 : topology.node_size(0);
   run_thread_ranks({.num_ranks = topology.size, .ranks_per_node = per_node, .pin = false},
                    [&](Group& group) { body(group, group.rank() == topology.rank); });
 }
 
-Tensor up(const Tensor& t, const Stream& stream) {
-  return to_device(t, stream.device(), stream);
-}
 Tensor down(const Tensor& t, const Stream& stream) {
   return to_device(t, Device::cpu(), stream);
 }
@@ -60,33 +50,47 @@ void expect_equal(const Tensor& got, const Tensor& expected, const char* what) {
   EXPECT_TRUE(same_bytes(got, expected)) << what;
 }
 
+// What a rank sends, on the stream's device.
+DispatchInput input_on(const DispatchProblem& p, int rank, const Stream& stream) {
+  const RankInput in = make_input(p, rank);
+  const auto up = [&](const Tensor& t) { return to_device(t, stream.device(), stream); };
+  return {{up(in.x), up(in.code)}, up(in.ids), up(in.weights), 4, {}};
+}
+
+LowLatencyOptions low_latency_options(const DispatchProblem& p) {
+  return {64, p.hidden, p.topk, DType::kBF16};
+}
+
+// Rows go back as they came.
+void pass_through(LowLatency& transport,
+                  const DispatchInput& in,
+                  const Stream& stream,
+                  const Tensor& out) {
+  const auto received =
+      transport.dispatch({in.payloads[0], in.topk_ids, LowLatencyCast::kNone}, stream);
+  transport.combine({received.x, in.topk_ids, in.topk_weights}, *received.handle, stream, out);
+}
+
 void check_high_throughput(Group& group) {
   const DispatchProblem p = make_problem(group.size());
-  const int rank = group.rank();
   DispatchOutput expected;
   Tensor expected_sum;
   on_cpu(group.topology(), [&](Group& cpu, bool is_mine) {
-    const RankInput in = make_input(p, cpu.rank());
     const Stream stream = Stream::cpu(1);
     HighThroughput transport(cpu, p.placement(), small_config(), small_config());
-    const DispatchOutput output =
-        transport.dispatch({{in.x, in.code}, in.ids, in.weights, 4, {}}, stream);
-    const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                       *output.handle, stream);
+    const DispatchOutput output = transport.dispatch(input_on(p, cpu.rank(), stream), stream);
+    const auto sum = transport.combine(rows_of(output), *output.handle, stream);
     if (is_mine) {
       expected = output;
       expected_sum = sum.x;
     }
   });
   const Stream stream = Stream::cuda(group.device().index);
-  const RankInput in = make_input(p, rank);
   HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
-  const DispatchInput input{
-      {up(in.x, stream), up(in.code, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
+  const DispatchInput input = input_on(p, group.rank(), stream);
   for (int call = 0; call < 20; ++call) {
     const DispatchOutput output = transport.dispatch(input, stream);
-    const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                       *output.handle, stream);
+    const auto sum = transport.combine(rows_of(output), *output.handle, stream);
     expect_equal(down(output.payloads[0], stream), expected.payloads[0], "rows");
     expect_equal(down(output.payloads[1], stream), expected.payloads[1], "codes");
     expect_equal(down(output.topk_ids, stream), expected.topk_ids, "ids");
@@ -100,30 +104,23 @@ void check_high_throughput(Group& group) {
 
 void check_low_latency(Group& group) {
   const DispatchProblem p = make_problem(group.size());
-  const LowLatencyOptions options_of{64, p.hidden, p.topk, DType::kBF16};
   Tensor expected;
-  // Expert e multiplies by nothing: rows go back as they came.
   on_cpu(group.topology(), [&](Group& cpu, bool is_mine) {
-    const RankInput in = make_input(p, cpu.rank());
     const Stream stream = Stream::cpu(1);
-    LowLatency transport(cpu, p.placement(), options_of);
-    const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
-    const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-    transport.combine({received.x, in.ids, in.weights}, *received.handle, stream, out);
+    LowLatency transport(cpu, p.placement(), low_latency_options(p));
+    const DispatchInput in = input_on(p, cpu.rank(), stream);
+    const Tensor out = Tensor::empty(in.payloads[0].shape(), DType::kBF16);
+    pass_through(transport, in, stream, out);
     if (is_mine) {
       expected = out;
     }
   });
   const Stream stream = Stream::cuda(group.device().index);
-  const RankInput in = make_input(p, group.rank());
-  const Tensor x = up(in.x, stream);
-  const Tensor ids = up(in.ids, stream);
-  const Tensor weights = up(in.weights, stream);
-  const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
-  LowLatency transport(group, p.placement(), options_of);
+  const DispatchInput in = input_on(p, group.rank(), stream);
+  const Tensor out = Tensor::zeros(in.payloads[0].shape(), DType::kBF16, group.device());
+  LowLatency transport(group, p.placement(), low_latency_options(p));
   for (int call = 0; call < 20; ++call) {
-    const auto received = transport.dispatch({x, ids, LowLatencyCast::kNone}, stream);
-    transport.combine({received.x, ids, weights}, *received.handle, stream, out);
+    pass_through(transport, in, stream, out);
     expect_equal(down(out, stream), expected, "sums");
     transport.check();
   }
@@ -153,7 +150,6 @@ class GpuProcesses : public ::testing::TestWithParam<GpuRanks> {
     }
     return options;
   }
-  DispatchProblem problem() const { return make_problem(GetParam().num_ranks); }
 };
 
 TEST_P(GpuProcesses, HighThroughputIsAsOnTheCpu) {
@@ -164,7 +160,7 @@ TEST_P(GpuProcesses, LowLatencyIsAsOnTheCpu) {
   run_process_ranks(options(), check_low_latency);
 }
 
-// This process is a rank.
+// Here this process is a rank.
 TEST(GpuMpi, DispatchIsAsOnTheCpu) {
   if (!launched_by_mpi()) {
     GTEST_SKIP() << "skipped: not started by MPI";
@@ -179,13 +175,30 @@ TEST(GpuMpi, DispatchIsAsOnTheCpu) {
   check_low_latency(*ranks);
 }
 
-// In the middle of a loop of calls.  The others' kernels end by themselves, and every process ends.
-void expect_named(const ProcessGroupOptions& options,
-                  int guilty,
-                  const std::function<void(Group&)>& body) {
+// Makes calls until the last rank is killed in the middle of them.
+void call_until_killed(const Group& group, const std::function<void(int number)>& call) {
+  for (int number = 0; number < 100000; ++number) {
+    call(number);
+    if (number == 53 && group.rank() == group.size() - 1) {
+      raise(SIGKILL);
+    }
+  }
+}
+
+// The last rank is killed in `body`.  Every process ends, as the others' kernels end by themselves,
+// and names it.
+void expect_last_is_named(const ProcessGroupOptions& options,
+                          const std::function<void(Group& group, const Stream& stream)>& body) {
+  const int guilty = options.num_ranks - 1;
+  if (guilty == 0) {
+    GTEST_SKIP() << "skipped: nobody to miss";
+  }
   std::vector<std::string> errors;
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(run_process_ranks(options, body, &errors), Error);
+  EXPECT_THROW(
+      run_process_ranks(
+          options, [&](Group& group) { body(group, Stream::cuda(group.device().index)); }, &errors),
+      Error);
   const auto took = std::chrono::steady_clock::now() - begin;
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     const std::string& message = errors.at(static_cast<size_t>(rank));
@@ -195,105 +208,66 @@ void expect_named(const ProcessGroupOptions& options,
               rank == guilty)
         << message;
   }
-  // Setting up NCCL and ending processes beside the deadline.
+  // Beside the deadline it takes time to set up NCCL and to end processes.
   EXPECT_LT(took, options.timeout + std::chrono::seconds(20));
 }
 
 TEST_P(GpuProcesses, AKilledRankIsNamedInHighThroughput) {
-  if (GetParam().num_ranks == 1) {
-    GTEST_SKIP() << "skipped: nobody to miss";
-  }
-  const DispatchProblem p = problem();
-  const int guilty = p.num_ranks - 1;
-  expect_named(options(milliseconds(5000)), guilty, [&](Group& group) {
-    const Stream stream = Stream::cuda(group.device().index);
-    const RankInput in = make_input(p, group.rank());
+  expect_last_is_named(options(milliseconds(5000)), [](Group& group, const Stream& stream) {
+    const DispatchProblem p = make_problem(group.size());
     HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
-    const DispatchInput input{
-        {up(in.x, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
-    for (int call = 0; call < 100000; ++call) {
+    const DispatchInput input = input_on(p, group.rank(), stream);
+    call_until_killed(group, [&](int) {
       const DispatchOutput output = transport.dispatch(input, stream);
-      transport.combine({output.payloads[0], output.topk_weights, {}, {}}, *output.handle, stream);
-      if (call == 50 && group.rank() == guilty) {
-        raise(SIGKILL);
-      }
-    }
+      transport.combine(rows_of(output), *output.handle, stream);
+    });
   });
 }
 
-// Where rows come in waves, between their ids and the last of them as well as anywhere else.
+// When rows come in waves, the rank may be killed between their ids and the last of them.
 TEST_P(GpuProcesses, AKilledRankIsNamedWhileItsRowsAreOnTheirWay) {
-  if (GetParam().num_ranks == 1) {
-    GTEST_SKIP() << "skipped: nobody to miss";
-  }
-  const DispatchProblem p = problem();
-  const int guilty = p.num_ranks - 1;
-  expect_named(options(milliseconds(5000)), guilty, [&](Group& group) {
-    const Stream stream = Stream::cuda(group.device().index);
+  expect_last_is_named(options(milliseconds(5000)), [](Group& group, const Stream& stream) {
     const Stream reader = Stream::cuda(group.device().index);
-    const RankInput in = make_input(p, group.rank());
+    const DispatchProblem p = make_problem(group.size());
     HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
-    DispatchInput input{{up(in.x, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
+    DispatchInput input = input_on(p, group.rank(), stream);
     input.early_rows = group.topology().num_nodes() == 1 ? 1 : 0;
-    for (int call = 0; call < 100000; ++call) {
+    call_until_killed(group, [&](int) {
       const DispatchOutput output = transport.dispatch(input, stream);
       if (output.arrivals) {
         const Tensor rows = read_by_waves(output, reader);
         reader.synchronize();
       }
-      if (call == 50 && group.rank() == guilty) {
-        raise(SIGKILL);
-      }
-    }
+    });
   });
 }
 
 TEST_P(GpuProcesses, AKilledRankIsNamedInLowLatency) {
-  if (GetParam().num_ranks == 1) {
-    GTEST_SKIP() << "skipped: nobody to miss";
-  }
-  const DispatchProblem p = problem();
-  const int guilty = p.num_ranks - 1;
-  expect_named(options(milliseconds(5000)), guilty, [&](Group& group) {
-    const Stream stream = Stream::cuda(group.device().index);
-    const RankInput in = make_input(p, group.rank());
-    const Tensor x = up(in.x, stream);
-    const Tensor ids = up(in.ids, stream);
-    const Tensor weights = up(in.weights, stream);
-    const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
-    LowLatency transport(group, p.placement(), {64, p.hidden, p.topk, DType::kBF16});
-    for (int call = 0; call < 100000; ++call) {
-      const auto received = transport.dispatch({x, ids, LowLatencyCast::kNone}, stream);
-      transport.combine({received.x, ids, weights}, *received.handle, stream, out);
-      if (call % 10 == 9) {
+  expect_last_is_named(options(milliseconds(5000)), [](Group& group, const Stream& stream) {
+    const DispatchProblem p = make_problem(group.size());
+    const DispatchInput in = input_on(p, group.rank(), stream);
+    const Tensor out = Tensor::zeros(in.payloads[0].shape(), DType::kBF16, group.device());
+    LowLatency transport(group, p.placement(), low_latency_options(p));
+    call_until_killed(group, [&](int number) {
+      pass_through(transport, in, stream, out);
+      if (number % 10 == 9) {
         stream.synchronize();
       }
-      if (call == 50 && group.rank() == guilty) {
-        raise(SIGKILL);
-      }
-    }
+    });
   });
 }
 
 TEST_P(GpuProcesses, AKilledRankIsNamedInACollective) {
-  if (GetParam().num_ranks == 1) {
-    GTEST_SKIP() << "skipped: nobody to miss";
-  }
-  const int guilty = GetParam().num_ranks - 1;
-  expect_named(options(milliseconds(5000)), guilty, [&](Group& group) {
-    const Stream stream = Stream::cuda(group.device().index);
+  expect_last_is_named(options(milliseconds(5000)), [](Group& group, const Stream& stream) {
     const std::vector<int64_t> counts(static_cast<size_t>(group.size()), 1000);
     const Tensor in = Tensor::zeros({1000, 1024}, DType::kF32, group.device());
     const Tensor out = Tensor::zeros({1000 * group.size(), 1024}, DType::kF32, group.device());
-    for (int call = 0; call < 100000; ++call) {
+    call_until_killed(group, [&](int number) {
       all_gatherv(group, "gather", in, counts, out, stream);
-      if (call % 10 == 9) {
+      if (number % 10 == 9) {
         stream.synchronize();
       }
-      if (call == 53 && group.rank() == guilty) {
-        raise(SIGKILL);
-      }
-    }
+    });
   });
 }
 

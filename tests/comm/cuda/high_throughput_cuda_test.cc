@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs: rows and sums, bit for bit those of the CPU.
+// High throughput on GPUs: rows and sums are bit for bit those of the CPU.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -31,7 +31,7 @@ Tensor sum_of(const Tensor& a, const Tensor& b) {
   return t;
 }
 
-// What the ranks' experts have made of the rows of a dispatch, on its way back.
+// Combines what the experts of the ranks have made of the rows of a dispatch.
 void check_combine(const DispatchProblem& p,
                    Sides& sides,
                    const DispatchOutput& on_gpu,
@@ -53,8 +53,9 @@ void check_combine(const DispatchProblem& p,
   input_up.x = sides.up(input.x);
   input_up.topk_weights = sides.up(input.topk_weights);
   input_up.bias = {sides.up(input.bias[0]), sides.up(input.bias[1])};
-  // The same, some columns after the other.  Everything goes up before ranks meet below: a copy
-  // behind a kernel that waits for others holds up their launches (docs/protocol.md).
+  // The same rows are combined some columns after the other, too.  Everything goes up before ranks
+  // meet below: a copy behind a kernel that waits for others holds up their launches
+  // (docs/protocol.md).
   const Tensor out = with_extras ? Tensor() : sides.up(random_rows({tokens, p.hidden}, dtype, 5));
   const Tensor wide = sides.up(random_rows({tokens, p.hidden}, dtype, 6));
   std::vector<CombineInput> parts;
@@ -72,7 +73,7 @@ void check_combine(const DispatchProblem& p,
   auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
   if (with_extras && is_one_node) {
     const Tensor room = random_rows({tokens * p.hidden + 1}, dtype, seed + 4);
-    const auto after_one = [&](const Tensor& all) {  // aligned to elements only
+    const auto after_one = [&](const Tensor& all) {  // its rows are aligned to elements only
       return all.slice(1, all.numel()).view({tokens, p.hidden});
     };
     input_up.addend = after_one(sides.up(room));
@@ -102,7 +103,8 @@ void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) 
   const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
   const DispatchOutput first = sides.cuda.dispatch(request_up, sides.stream);
   expect_same(sides, first, expected);
-  // A second result while the first lives, then payloads along the first's route, in another order.
+  // A second result is made while the first lives, then payloads go along the route of the first,
+  // in another order.
   const DispatchOutput second = sides.cuda.dispatch(request_up, sides.stream);
   const std::vector<Tensor> payloads = {request_up.payloads[1], request_up.payloads[0]};
   const DispatchOutput cached = sides.cuda.dispatch_cached(payloads, *first.handle, sides.stream);
@@ -135,7 +137,8 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
     for (const Case& c : {Case{2048, 8, 300}, Case{2880, 4, 257}, Case{7168, 8, 500},
                           Case{7000, 6, 129}, Case{2047, 16, 64}, Case{20000, 2, 40}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
-      const DispatchProblem p = growing_problem(num_ranks(), 128, c.topk, c.hidden, c.tokens, 13);
+      const DispatchProblem p = with_tokens(
+          {.num_experts = 128, .topk = c.topk, .hidden = c.hidden}, num_ranks(), c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_problem(p, make_wide_input(p, host.rank()), sides);
     }
@@ -143,12 +146,13 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
 }
 
 TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
-  const DispatchProblem p = growing_problem(num_ranks(), 16, 4, 512, 40, 5);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
     constexpr int kInputs = 3;
-    constexpr int kCalls = 3333 * kInputs;  // and a cached one after every fourth
+    constexpr int kCalls = 3333 * kInputs;  // a cached call follows every fourth
     std::vector<DispatchInput> inputs;
     std::vector<DispatchInput> inputs_up;
     std::vector<DispatchOutput> expected;
@@ -167,7 +171,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
       }
       const auto i = static_cast<size_t>(call % kInputs);
       live[i] = sides.cuda.dispatch(inputs_up[i], sides.stream);
-      // Any earlier one is as it was, and its route, too.
+      // Any earlier result must be as it was, and so must its route.
       const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
       if (call % 4 == 3) {
         const DispatchOutput cached = sides.cuda.dispatch_cached(
@@ -190,7 +194,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
   });
 }
 
-// Without a look at most of them: a flag or bank of another call would be seen by what follows.
+// Most results are not looked at.  A flag or a bank of the wrong call would spoil later results.
 TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
   if (num_ranks() != 4 || GetParam().num_gpus == 2) {
     GTEST_SKIP() << "skipped: takes long, and has been seen with other ranks";
@@ -210,9 +214,6 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
     std::vector<DispatchInput> inputs;
     std::vector<DispatchOutput> expected, live;
     std::vector<Tensor> expected_sums;
-    const auto rows_of = [](const DispatchOutput& output) {
-      return CombineInput{output.payloads[0], output.topk_weights, {}, {}};
-    };
     for (const DispatchProblem& p : problems) {
       const RankInput in = make_input(p, host.rank());
       const DispatchInput input{{in.x, in.code}, in.ids, in.weights, 1, {}};
@@ -250,12 +251,8 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
 }
 
 TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 16;
-  p.topk = 4;
-  p.hidden = 256;
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 60);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 16, .topk = 4, .hidden = 256}, num_ranks(), 60);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     for (int round = 0; round < 4; ++round) {
@@ -265,7 +262,7 @@ TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
       for (size_t i = 0; i < inputs.size(); ++i) {
         DispatchProblem q = p;
         q.seed = static_cast<uint64_t>(2 * round) + i + 1;
-        q.tokens.assign(q.tokens.size(), 30 + 40 * round);  // banks grow in the middle
+        q.tokens.assign(q.tokens.size(), 30 + 40 * round);  // banks grow meanwhile
         const RankInput in = make_wide_input(q, host.rank());
         inputs[i] = {{in.x, in.code}, in.ids, in.weights, 1, {}};
         inputs_up.push_back(sides.up(inputs[i]));
@@ -285,12 +282,10 @@ TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
       expect_same(sides, first, expected[0]);
       expect_same(sides, second, expected[1]);
 
-      auto sum = sides.cuda.combine_async({first.payloads[0], first.topk_weights, {}, {}},
-                                          *first.handle, sides.stream);
+      auto sum = sides.cuda.combine_async(rows_of(first), *first.handle, sides.stream);
       auto next = sides.cuda.dispatch_async(inputs_up[1], sides.stream);
       const auto expected_sum =
-          sides.cpu.combine({expected[0].payloads[0], expected[0].topk_weights, {}, {}},
-                            *expected[0].handle, sides.cpu_stream);
+          sides.cpu.combine(rows_of(expected[0]), *expected[0].handle, sides.cpu_stream);
       expect_same(sides, next.finish(), expected[1]);
       const auto actual_sum = sum.finish();
       expect_same(sides, actual_sum.x, expected_sum.x, "sum");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs: capacities and graphs, tables of a rank, what is counted, failures.
+// High throughput on GPUs: capacities, graphs, the tables of a rank, counters and failures.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,12 +10,18 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/check.h"
-#include "core/cuda/runtime.h"
+#include "moebius/graph.h"
 #include "tests/comm/cuda/sides.h"
 
 namespace moebius::testing {
 namespace {
+
+// Returns when the kernels of a dispatch have ended; throws what they have found.
+void dispatch_and_check(Sides& sides, const DispatchInput& input) {
+  sides.cuda.dispatch(input, sides.stream);
+  sides.stream.synchronize();
+  sides.cuda.check();
+}
 
 void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
   DispatchInput request_up = sides.up(request);
@@ -34,7 +40,7 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
   if (host.topology().num_nodes() > 1) {
     return;
   }
-  // Rows beyond those that have arrived are nobody's.
+  // Rows beyond those that have arrived belong to no expert.
   const int64_t rows = on_cpu.handle->num_rows();
   request_up.capacity = all_reduce_max(host, "most rows", rows) + 50;
   DispatchOutput roomy = sides.cuda.dispatch(request_up, sides.stream);
@@ -46,9 +52,7 @@ TEST_P(HighThroughputCuda, ACapacityIsRefusedOverSeveralNodes) {
   if (is_one_node()) {
     GTEST_SKIP() << "skipped: needs nodes";
   }
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 20);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     const RankInput in = make_input(p, host.rank());
@@ -90,35 +94,25 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
         expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
         expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
       }
-      // One row too few for whoever gets the most.
+      // Now the rank that gets most has room for one row too few.
       if (request_up.capacity > 4) {
         request_up.capacity -= 4;
-        try {
-          sides.cuda.dispatch(request_up, sides.stream);
-          sides.stream.synchronize();
-          sides.cuda.check();
-          ADD_FAILURE() << "rows went beyond their capacity";
-        } catch (const CommError& error) {
-          const std::string both_numbers =
-              " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
-              ", expected at most " + std::to_string(request_up.capacity);
-          EXPECT_NE(std::string(error.what()).find(both_numbers), std::string::npos)
-              << error.what();
-        }
+        expect_contains(
+            comm_error_of([&] { dispatch_and_check(sides, request_up); }),
+            " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
+                ", expected at most " + std::to_string(request_up.capacity));
       }
     }
   });
 }
 
-// One host knows at once and leaves the call; the others, who know nothing yet, finish it without
-// waiting for that host.
+// One host learns of it at once and leaves the call.  The others do not know yet, and must finish
+// the call without waiting for that host.
 TEST_P(HighThroughputCuda, HostsHearTogetherOfRowsWithoutRoom) {
   if (!is_one_node() || num_ranks() == 1) {
     GTEST_SKIP() << "skipped: needs one node and a second rank";
   }
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 20);
   for (const int first : {0, num_ranks() - 1}) {
     run([&](Group& gpu, Group& host) {
       Sides sides(gpu, host, p.placement());
@@ -131,22 +125,14 @@ TEST_P(HighThroughputCuda, HostsHearTogetherOfRowsWithoutRoom) {
         sides.stream.synchronize();
         EXPECT_THROW(sides.cuda.check(), CommError);
       } else {
-        sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}}, *output.handle,
-                           sides.stream);
+        sides.cuda.combine(rows_of(output), *output.handle, sides.stream);
       }
-      for (const bool is_cached : {false, true}) {
-        try {
-          if (is_cached) {
-            sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
-          } else {
-            sides.cuda.dispatch(request, sides.stream);
-          }
-          ADD_FAILURE() << "rows went beyond their capacity";
-        } catch (const CommError& error) {
-          EXPECT_NE(std::string(error.what()).find(", expected at most 5"), std::string::npos)
-              << error.what();
-        }
-      }
+      const std::string reason = ", expected at most 5";
+      expect_contains(comm_error_of([&] { sides.cuda.dispatch(request, sides.stream); }), reason);
+      expect_contains(comm_error_of([&] {
+                        sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+                      }),
+                      reason);
       gpu.barrier("all have seen it");
     });
   }
@@ -159,9 +145,7 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
   if (GetParam().provider == "nccl") {
     GTEST_SKIP() << "skipped: NCCL needs more time than this group has";
   }
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 20);
   const int missing = num_ranks() - 1;
   constexpr std::chrono::milliseconds kShort{400};
   run(
@@ -174,32 +158,24 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
         host.barrier("all dispatched once");
         if (host.rank() == missing) {
           std::this_thread::sleep_for(3 * kShort);
-          // Its own call finds what the others have told.
+          // The call of the missing rank finds what the others have told.
           EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
           return;
         }
         const auto start = std::chrono::steady_clock::now();
         for (int attempt = 0; attempt < 2; ++attempt) {
-          try {
-            sides.cuda.dispatch(request, sides.stream);
-            ADD_FAILURE() << "dispatched without rank " << missing;
-          } catch (const CommError& error) {
-            EXPECT_EQ(error.peer(), missing) << error.what();
-            EXPECT_NE(std::string(error.what()).find("did not come within 400 ms, expected at "),
-                      std::string::npos)
-                << error.what();
-          }
+          expect_contains(
+              comm_error_of([&] { sides.cuda.dispatch(request, sides.stream); }, missing),
+              "did not come within 400 ms, expected at ");
         }
         EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
-        std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+        std::this_thread::sleep_for(3 * kShort);  // a rank that leaves would be another failure
       },
       kShort);
 }
 
 TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 20);
   const int guilty = num_ranks() - 1;
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
@@ -207,28 +183,16 @@ TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
     if (host.rank() == guilty) {
       in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
     }
-    if (!is_one_node()) {  // found before anything is told, as on the CPU
+    const DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+    if (is_one_node()) {
+      const std::string message =
+          comm_error_of([&] { dispatch_and_check(sides, request); }, guilty);
+      expect_contains(message, "has an expert id that is none");
       if (host.rank() == guilty) {
-        EXPECT_THROW(
-            sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream),
-            InvalidArgument);
+        expect_contains(message, ": 8 of token 7");
       }
-      host.barrier("all have seen it");
-      return;
-    }
-    try {
-      sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream);
-      sides.stream.synchronize();
-      sides.cuda.check();
-      ADD_FAILURE() << "took an id that is none";
-    } catch (const CommError& error) {
-      EXPECT_EQ(error.peer(), guilty);
-      EXPECT_NE(std::string(error.what()).find("has an expert id that is none"), std::string::npos)
-          << error.what();
-      if (host.rank() == guilty) {
-        EXPECT_NE(std::string(error.what()).find(": 8 of token 7"), std::string::npos)
-            << error.what();
-      }
+    } else if (host.rank() == guilty) {  // it is found before others are told, as on the CPU
+      EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), InvalidArgument);
     }
     host.barrier("all have seen it");
   });
@@ -238,33 +202,25 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
   if (!is_one_node()) {
     GTEST_SKIP() << "skipped: needs one node";
   }
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 32;
-  p.topk = 6;
-  p.hidden = 1024;
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 150);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 32, .topk = 6, .hidden = 1024}, num_ranks(), 150);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
-    const cuda::DeviceGuard guard(sides.device.index);
     const RankInput in = make_wide_input(p, host.rank());
     DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
     input.capacity = 150 * num_ranks();
+    DispatchOutput output;
+    CombineOutput combined;
     const auto call = [&] {
-      const DispatchOutput output = sides.cuda.dispatch(input, sides.stream);
-      const auto combined = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                               *output.handle, sides.stream);
-      return std::pair(output, combined);
+      output = sides.cuda.dispatch(input, sides.stream);
+      combined = sides.cuda.combine(rows_of(output), *output.handle, sides.stream);
     };
     call();
     sides.stream.synchronize();
-    const auto stream = cuda::as_stream(sides.stream.native_handle());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
-    const auto [output, combined] = call();
-    cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "end");
-    cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    output = {};  // its bank is free for the call that is recorded
+    combined = {};
+    const Graph graph(sides.stream, call);
+    host.barrier("captured");
     for (int replay = 0; replay < 20; ++replay) {
       DispatchProblem q = p;
       q.seed = static_cast<uint64_t>(50 + replay);
@@ -272,11 +228,10 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
       copy(fresh.x, input.payloads[0], sides.stream);
       copy(fresh.ids, input.topk_ids, sides.stream);
       copy(fresh.weights, input.topk_weights, sides.stream);
-      cuda::check_cuda(cudaGraphLaunch(executable, stream), "launch");
+      graph.launch();
       const DispatchOutput expected =
           sides.cpu.dispatch({{fresh.x}, fresh.ids, fresh.weights, 4, {}}, sides.cpu_stream);
-      const auto sum = sides.cpu.combine({expected.payloads[0], expected.topk_weights, {}, {}},
-                                         *expected.handle, sides.cpu_stream);
+      const auto sum = sides.cpu.combine(rows_of(expected), *expected.handle, sides.cpu_stream);
       const int64_t rows = expected.handle->num_rows();
       expect_same(sides, output.payloads[0].slice(0, rows), expected.payloads[0], "rows");
       expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "ids");
@@ -285,16 +240,15 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
       expect_same(sides, combined.topk_weights, sum.topk_weights, "weights");
     }
     sides.cuda.check();
-    cuda::check_cuda(cudaGraphExecDestroy(executable), "destroy");
-    cuda::check_cuda(cudaGraphDestroy(graph), "destroy");
     host.barrier("all done");
   });
 }
 
 TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
   std::vector<DispatchProblem> problems = dispatch_problems(num_ranks());
-  DispatchProblem& many = problems.emplace_back();  // several parts of ids, and more experts
-  many.num_ranks = num_ranks();                     // than threads of a block
+  // This one has several parts of ids, and more experts than a block has threads.
+  DispatchProblem& many = problems.emplace_back();
+  many.num_ranks = num_ranks();
   many.num_experts = 300 * num_ranks();
   many.topk = 6;
   many.hidden = 24;
@@ -345,7 +299,7 @@ TEST_P(HighThroughputCuda, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
       node_copies += n == gpu.topology().node() ? 0 : per_node.data<int32_t>()[n];
     }
     EXPECT_EQ(counted.node_copies, node_copies);
-    // Beside the rows: padding of a message to 256 bytes, and what hosts tell each other.
+    // Beside the rows a message is padded to 256 bytes, and hosts exchange notices.
     const int64_t rows = node_copies * p.hidden * 2;
     const int64_t crossed = after.inter_node_bytes - before.inter_node_bytes;
     EXPECT_GE(crossed, rows);
@@ -358,23 +312,18 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
   if (!is_one_node()) {
     GTEST_SKIP() << "skipped: needs one node";
   }
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 4 * num_ranks();
-  p.topk = 3;
-  for (int r = 0; r < p.num_ranks; ++r) {
-    p.tokens.push_back(20 + 3 * r);
-  }
+  const DispatchProblem p =
+      with_tokens({.num_experts = 4 * num_ranks(), .topk = 3}, num_ranks(), 20, 3);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     const int rank = gpu.rank();
     const RankInput in = make_input(p, rank);
     const DispatchInput request = sides.up({{in.x, in.code}, in.ids, in.weights, 1, {}});
     const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
-    const CombineInput rows{output.payloads[0], output.topk_weights, {}, {}};
+    const CombineInput rows = rows_of(output);
     sides.cuda.combine(rows, *output.handle, sides.stream);
 
-    // What others hold of this rank's tokens, and what this rank holds of theirs.
+    // Count the copies that others hold of this rank's tokens, and that this rank holds of theirs.
     int64_t away = 0;
     const Tensor is_in = sides.cpu.layout(in.ids, sides.cpu_stream).is_token_in_rank;
     for (int64_t i = 0; i < is_in.numel(); ++i) {
@@ -384,7 +333,7 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
     const int64_t foreign =
         sources.numel() -
         std::count(sources.data<int32_t>(), sources.data<int32_t>() + sources.numel(), rank);
-    // The second result is a bank more; the third takes the first's.
+    // The next result may need another bank, so only the one after it is measured.
     const auto sent = [&] { return gpu.traffic().intra_node_bytes; };
     sides.cuda.dispatch(request, sides.stream);
     int64_t before = sent();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs, rows in waves: the same rows, of which some may be read before.
+// High throughput on GPUs with rows in waves: the rows are the same, and some may be read earlier.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace {
 
 class HighThroughputWaves : public HighThroughputCuda {};
 
-// What wave 0 brings is complete for a stream that awaits it, rows with their waves, and all with
-// the event.
+// A stream that awaits wave 0 finds complete what it brings.  Rows are complete with their waves,
+// and everything is complete with the event.
 void expect_output(const Sides& sides,
                    const DispatchOutput& output,
                    const DispatchOutput& expected) {
@@ -42,10 +42,9 @@ void expect_output(const Sides& sides,
 }
 
 void expect_sums(Sides& sides, const DispatchOutput& output, const DispatchOutput& expected) {
-  const auto sums = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                       *output.handle, sides.stream);
-  const auto expected_sums = sides.cpu.combine(
-      {expected.payloads[0], expected.topk_weights, {}, {}}, *expected.handle, sides.cpu_stream);
+  const auto sums = sides.cuda.combine(rows_of(output), *output.handle, sides.stream);
+  const auto expected_sums =
+      sides.cpu.combine(rows_of(expected), *expected.handle, sides.cpu_stream);
   expect_same(sides, sums.x, expected_sums.x, "combined");
 }
 
@@ -54,13 +53,13 @@ void check_waves(const RankInput& in, Sides& sides) {
   const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
   DispatchInput request_up = sides.up(request);
   const int64_t most = expected.handle->most_rows();
-  // As many as the rank with most gets, and one more.
+  // The threshold is what the rank with most rows gets, then one more.
   for (const int64_t early_rows : {std::max<int64_t>(most, 1), most + 1}) {
     request_up.early_rows = early_rows;
     const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
     EXPECT_EQ(static_cast<bool>(output.arrivals), early_rows == most);
     expect_output(sides, output, expected);
-    // Along its route.
+    // The route of a dispatch in waves may be used again.
     const DispatchOutput cached =
         sides.cuda.dispatch_cached(request_up.payloads, *output.handle, sides.stream);
     expect_same(sides, cached.payloads[0], expected.payloads[0], "cached payload");
@@ -78,8 +77,8 @@ TEST_P(HighThroughputWaves, TheSameRows) {
   });
 }
 
-// Rows by bulk copies, by plain stores, and in several pieces; more tokens than a warp looks at
-// together.
+// Rows go by bulk copies, by plain stores and in several pieces, and there are more tokens than a
+// warp looks at together.
 TEST_P(HighThroughputWaves, TheSameWideRows) {
   struct Case {
     int64_t hidden, topk, tokens, num_experts;
@@ -90,7 +89,8 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
                           Case{64, 8, 5000, 64}, Case{64, 32, 200, 64}, Case{128, 1, 400, 7}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
       const DispatchProblem p =
-          growing_problem(num_ranks(), c.num_experts, c.topk, c.hidden, c.tokens, 13);
+          with_tokens({.num_experts = c.num_experts, .topk = c.topk, .hidden = c.hidden},
+                      num_ranks(), c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_waves(make_wide_input(p, host.rank()), sides);
     }
@@ -98,7 +98,8 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
 }
 
 TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
-  const DispatchProblem p = growing_problem(num_ranks(), 48, 4, 512, 40, 5);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 48, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
@@ -131,9 +132,7 @@ TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
 }
 
 TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 30);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 30);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     const RankInput in = make_input(p, host.rank());
@@ -149,7 +148,7 @@ TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
     request_up.early_rows = 1;
     request_up.capacity = 1000;
     EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
-    // More than the most.
+    // The rank with most rows gets more than most_early_rows.
     request_up.capacity = 0;
     request_up.most_early_rows = expected.handle->most_rows() - 1;
     const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);

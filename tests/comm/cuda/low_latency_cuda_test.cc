@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low latency on GPUs: rows and sums, bit for bit those of the CPU.
+// Low latency on GPUs: rows and sums are bit for bit those of the CPU.
 #include "tests/comm/cuda/low_latency_ranks.h"
 
 namespace moebius::testing {

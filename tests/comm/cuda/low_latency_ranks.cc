@@ -14,14 +14,6 @@ namespace moebius::testing {
 
 namespace {
 
-Tensor to_dtype(const Tensor& x, DType dtype) {
-  const Tensor out = Tensor::empty(x.shape(), dtype);
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    set_float(out, i, get_float(x, i));
-  }
-  return out;
-}
-
 // The rows of a batched tensor that are not garbage, expert after expert: [N, ...].
 Tensor pack_rows(const Tensor& batched, const Tensor& counts) {
   int64_t n = 0;
@@ -44,7 +36,7 @@ Tensor pack_rows(const Tensor& batched, const Tensor& counts) {
   return packed;
 }
 
-// What an expert makes of its rows does not matter: any will do, as long as they differ.
+// Rows that stand for what an expert makes of its rows.  Any will do, as long as they differ.
 Tensor random_rows(int64_t rows, int64_t hidden, DType dtype, uint64_t seed) {
   const Tensor y = Tensor::empty({rows, hidden}, dtype);
   uint64_t state = (seed + 1) * 0x9e3779b97f4a7c15u;
@@ -52,18 +44,9 @@ Tensor random_rows(int64_t rows, int64_t hidden, DType dtype, uint64_t seed) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    const float value = static_cast<float>(static_cast<int32_t>(state >> 40) - (1 << 23)) /
-                        static_cast<float>(1 << 21);
-    switch (dtype) {
-      case DType::kBF16:
-        y.data<BFloat16>()[i] = BFloat16(value);
-        break;
-      case DType::kF16:
-        y.data<Float16>()[i] = Float16(value);
-        break;
-      default:
-        y.data<float>()[i] = value;
-    }
+    set_float(y, i,
+              static_cast<float>(static_cast<int32_t>(state >> 40) - (1 << 23)) /
+                  static_cast<float>(1 << 21));
   }
   return y;
 }
@@ -76,7 +59,7 @@ Tensor down(const Tensor& there) {
   return host;
 }
 
-// Where two tensors of packed rows differ first.
+// Says where two tensors of packed rows differ first, if they do.
 void expect_same_rows(const Tensor& got, const Tensor& expected, const std::string& what) {
   ASSERT_EQ(got.shape(), expected.shape()) << what;
   if (same_bytes(got, expected)) {
@@ -113,7 +96,7 @@ Input make_input(const Problem& p, int rank, uint64_t seed) {
   DispatchProblem routing = p.routing;
   routing.seed = seed;
   const RankInput in = make_input(routing, rank);
-  Input input{p.dtype == DType::kBF16 ? in.x : to_dtype(in.x, p.dtype), in.ids, in.weights, {}};
+  Input input{p.dtype == DType::kBF16 ? in.x : convert(in.x, p.dtype), in.ids, in.weights, {}};
   if (rank % 2 == 0) {
     input.tags = Tensor::empty({in.ids.dim(0)}, DType::kI32);
     for (int64_t t = 0; t < in.ids.dim(0); ++t) {
@@ -305,7 +288,9 @@ void LowLatencyCuda::check_all(std::vector<Problem> problems, int calls) const {
   combine_tuning = {};
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
-INSTANTIATE_TEST_SUITE_P(Nodes, LowLatencyCuda, ::testing::ValuesIn(gpu_nodes()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All,
+                         LowLatencyCuda,
+                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
+                         gpu_ranks_name);
 
 }  // namespace moebius::testing

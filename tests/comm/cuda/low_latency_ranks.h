@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests of low latency on GPUs: what the ranks of a test do on their GPUs, and what must come of
-// it: the results of LowLatency on the CPU, bit for bit.  Ranks that share a GPU use small grids,
-// so that the kernels of all ranks fit on it at once.
+// Tests of low latency on GPUs: what the ranks of a test do on their GPUs.  Results must be bit for
+// bit those of LowLatency on the CPU.  Ranks that share a GPU use small grids, so that the kernels
+// of all ranks fit on it at once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ struct Input {
   Tensor tags;
 };
 
-// Ranks of odd number give no tags.
+// Ranks with an odd number give no tags.
 Input make_input(const Problem& p, int rank, uint64_t seed);
 
 // One call of one rank, as it is on the CPU.
@@ -55,13 +55,13 @@ struct Call {
   Tensor x, scales, tags;  // packed
   Tensor y;                // packed [N, H] of in_dtype; kNone only
   Tensor out;
-  TransportStatistics sent;  // this call and those before
+  TransportStatistics sent;  // by this call and those before
 };
 
-// By rank, then by call.
+// All calls, by rank and then in order.
 using Reference = std::vector<std::vector<Call>>;
 
-// A rank that is `dead` is given up by all others before the first call.
+// All others exclude the rank `dead`, if there is one, before the first call.
 Reference run_on_cpu(const Problem& p,
                      const std::vector<LowLatencyCast>& casts,
                      int calls_per_cast,
@@ -79,7 +79,7 @@ struct Rank {
   ~Rank() { stream.synchronize(); }
 
   Tensor up(const Tensor& host) const;
-  // Packed rows into the batched format; the others are NaN.
+  // Brings packed rows into the batched format; the other rows are NaN.
   Tensor up_batched(const Tensor& packed, const Tensor& counts) const;
   void fill_batched(const Tensor& there, const Tensor& packed, const Tensor& counts) const;
   void finish() {
@@ -98,13 +98,13 @@ struct DeviceInput {
   Tensor x, ids, weights, tags, out;
 };
 
-// On the rank's GPU; `out` is zero.
+// Puts the input onto the GPU of the rank; `out` is zero.
 DeviceInput put(const Rank& r, const Input& host);
 
 void expect_dispatched(const LowLatencyDispatchOutput& got, const Call& expected);
 void expect_combined(const Tensor& got, const Call& expected);
 void expect_sent(const TransportStatistics& got, const TransportStatistics& expected, int times);
-// The rank's next call, and what must come of it.
+// Makes the rank's next call, and checks its results.
 void check_call(Rank& r, const Call& call);
 
 class LowLatencyCuda : public GpuRanksTest {
@@ -125,8 +125,8 @@ class LowLatencyCuda : public GpuRanksTest {
   void run_ranks(const Problem& p,
                  const std::function<void(Rank&)>& body,
                  std::chrono::milliseconds timeout = std::chrono::milliseconds(4000)) const;
-  // One problem after the other: every cast that the hidden size allows, so many calls of each. All
-  // in one group, as one of NCCL takes half a second to come together.
+  // Checks so many calls of every cast that the hidden size allows, for one problem after the
+  // other.  All use one group, since a group of NCCL takes half a second to come together.
   void check_all(std::vector<Problem> problems, int calls) const;
 };
 

@@ -62,17 +62,8 @@ void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrde
   }
 }
 
-DispatchProblem growing_problem(int num_ranks,
-                                int64_t num_experts,
-                                int64_t topk,
-                                int64_t hidden,
-                                int64_t tokens,
-                                int64_t more) {
-  DispatchProblem p;
+DispatchProblem with_tokens(DispatchProblem p, int num_ranks, int64_t tokens, int64_t more) {
   p.num_ranks = num_ranks;
-  p.num_experts = num_experts;
-  p.topk = topk;
-  p.hidden = hidden;
   for (int r = 0; r < num_ranks; ++r) {
     p.tokens.push_back(tokens + more * r);
   }
@@ -92,7 +83,7 @@ RankInput make_wide_input(const DispatchProblem& p, int rank) {
     in.code.data<int32_t>()[2 * t + 1] = static_cast<int32_t>(t);
     const auto first = static_cast<int64_t>(random());
     for (int64_t k = 0; k < p.topk; ++k) {
-      // Distinct: a stride that is prime to the number of experts.
+      // The ids are distinct, since 7 is prime to the number of experts.
       const auto id = (first + k * 7) % p.num_experts;
       const bool masked = random() % 10 == 0;
       in.ids.data<int32_t>()[t * p.topk + k] = masked ? -1 : static_cast<int32_t>(id);
@@ -104,11 +95,7 @@ RankInput make_wide_input(const DispatchProblem& p, int rank) {
 
 INSTANTIATE_TEST_SUITE_P(Groups,
                          HighThroughputCuda,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
-INSTANTIATE_TEST_SUITE_P(Nodes,
-                         HighThroughputCuda,
-                         ::testing::ValuesIn(gpu_nodes()),
+                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
                          gpu_ranks_name);
 
 }  // namespace moebius::testing

@@ -18,7 +18,7 @@
 
 namespace moebius::testing {
 
-inline constexpr int kBlocks = 6;  // of a rank: all ranks of a GPU must be resident at once
+inline constexpr int kBlocks = 6;  // so few that the blocks of all ranks of a GPU are resident
 
 inline DispatchConfig small_config(int num_sms = kBlocks) {
   DispatchConfig config = DispatchConfig::for_dispatch(1);
@@ -62,11 +62,15 @@ void expect_same(const Sides& sides,
 void expect_same(const Sides& sides, const DispatchOutput& actual, const DispatchOutput& expected);
 void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected);
 
-// `tokens` on the first rank, `more` on each than on the one before.
-DispatchProblem growing_problem(
-    int num_ranks, int64_t num_experts, int64_t topk, int64_t hidden, int64_t tokens, int64_t more);
+// The problem for so many ranks.  The first has `tokens`, and each has `more` than the one before.
+DispatchProblem with_tokens(DispatchProblem p, int num_ranks, int64_t tokens, int64_t more = 0);
 
-// As make_input(), for the wider problems: no shuffle of all experts per token.
+// A combine in which rows go back as they came.
+inline CombineInput rows_of(const DispatchOutput& output) {
+  return {output.payloads[0], output.topk_weights, {}, {}};
+}
+
+// Does what make_input() does, for wider problems: it does not shuffle all experts for each token.
 RankInput make_wide_input(const DispatchProblem& p, int rank);
 
 class HighThroughputCuda : public GpuRanksTest {

@@ -37,7 +37,7 @@ __global__ void read_kernel(const RowArrivals::Signals signals, const Rows rows,
     }
     __syncthreads();
     if (wave == 0) {
-      continue;  // the ids
+      continue;  // it brings the ids, and no rows
     }
     for (int64_t row = blockIdx.x; row < rows.num_rows; row += gridDim.x) {
       if (cuda::last_wave_of(signals, first_expert(rows, row)) != wave) {

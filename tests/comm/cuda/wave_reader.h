@@ -8,8 +8,8 @@
 
 namespace moebius::testing {
 
-// A copy of the first payload, enqueued on the stream.  REQUIRES: output.arrivals, and rows of
-// whole 4-byte words.
+// Enqueues a copy of the first payload on the stream, and returns it.
+// REQUIRES: output.arrivals, and rows of whole 4-byte words.
 Tensor read_by_waves(const DispatchOutput& output, const Stream& stream);
 
 }  // namespace moebius::testing

@@ -29,17 +29,12 @@ RowLayout make_layout(const CombineInput& input, const HighThroughputHandle& han
   expect_on(x, Device::cpu(), "x");
   std::vector<int64_t> fields = {row_bytes(x.dtype(), x.dim(1))};
   if (input.topk_weights) {
-    expect_shape(input.topk_weights, {handle.num_rows(), handle.topk}, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
+    expect_operand(input.topk_weights, {handle.num_rows(), handle.topk}, DType::kF32, Device::cpu(),
+                   "topk_weights");
     fields.push_back(handle.topk * static_cast<int64_t>(sizeof(float)));
   }
   for (const Tensor& bias : input.bias) {
-    if (bias) {
-      expect_shape(bias, {handle.num_tokens(), x.dim(1)}, "bias");
-      expect_dtype(bias, x.dtype(), "bias");
-      expect_on(bias, Device::cpu(), "bias");
-    }
+    expect_operand(bias, {handle.num_tokens(), x.dim(1)}, x.dtype(), Device::cpu(), "bias");
   }
   return {std::move(fields), 0, false};
 }
@@ -57,7 +52,6 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
       input_(input),
       out_(out_x),
       layout_(make_layout(input, handle)) {
-  stream_.wait(input.previous);
   hidden_ = input_.x.dim(1);
   const Shape shape = {handle_.num_tokens(), hidden_};
   expect_combine_output(out_, input_.first_column, shape, input_.x.dtype());
@@ -74,7 +68,8 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   }
 }
 
-// What others will read from this rank: the token's own rank, or its gateway on this node.
+// Counts what others will read from this rank.  The reader is the token's rank, or its gateway on
+// this node.
 void CombineTransfer::count_traffic() {
   const Topology& topology = state_.topology();
   for (int source = 0; source < topology.size; ++source) {
@@ -85,9 +80,9 @@ void CombineTransfer::count_traffic() {
   }
 }
 
-// Makes every rank's rows readable by the ranks of its node.  Where they are already, handles are
-// exchanged, with all ranks, so that all find out alike whose rows are of another kind; elsewhere
-// rows are copied into a bank first.
+// Makes every rank's rows readable by the ranks of its node.  Ranks that share an address space
+// exchange tensors, and do so with all ranks, so that all find out together whose rows are of
+// another kind.  Other ranks copy their rows into a bank first.
 void CombineTransfer::show_rows() {
   const Topology& topology = state_.topology();
   sources_.resize(static_cast<size_t>(topology.size));
@@ -139,7 +134,7 @@ void CombineTransfer::show_rows() {
   exchange_ = state_.group.start_exchange(kOp, {}, {});
 }
 
-// blocks[r]: what rank r shows.
+// blocks[r] is the Shown of rank r.
 void CombineTransfer::look_at(std::span<const std::byte* const> blocks) {
   const Topology& topology = state_.topology();
   const Shown& first = *reinterpret_cast<const Shown*>(blocks[0]);
@@ -290,7 +285,7 @@ CombineOutput CombineTransfer::receive() {
           continue;
         }
         find_copies(handle_.to_ranks, state_.rank(), t, many_nodes ? own : total);
-        if (many_nodes) {  // rounded before it is added, as those of other nodes have been
+        if (many_nodes) {  // it is rounded before it is added, as the sums of other nodes were
           sum_copies(own, node_sum.data(), false);
           total.rows.push_back({node_sum.data(), 1.0f});
           if (input_.topk_weights) {
@@ -313,7 +308,7 @@ CombineOutput CombineTransfer::receive() {
       stream_fence();
     }
   });
-  // Rows may be changed by their owners only when everybody has read them.
+  // Owners may change their rows only after everybody has read them.
   state_.group.barrier("combine done");
   output.event = stream_.record();
   return output;

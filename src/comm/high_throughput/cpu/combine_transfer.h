@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One combine under way: the way of a dispatch, backwards.
+// One combine under way.  Rows go the way of a dispatch backwards.
 //
-//   construction  every rank shows its rows to the others of its node; with several nodes it sees
-//                 theirs, and as gateway sums its node's copies of each relayed token and posts
-//                 them to the token's rank
-//   finish()      rows of this node are to be seen, sums from other nodes have arrived
-//   receive()     own tokens are summed: copies of the node in order of rank, then nodes in order
+//   construction  Every rank shows its rows to the others of its node.  With several nodes it waits
+//                 for theirs; as a gateway it sums its node's copies of each token that it relayed,
+//                 and posts the sums to the token's rank.
+//   finish()      waits until the rows of this node can be seen and sums from other nodes are here.
+//   receive()     sums own tokens: the copies of this node in order of rank, then the nodes.
 //
-// Why sums of nodes are rounded before they are added: half the bytes between nodes, and a token's
-// result does not depend on which node it came from.
+// Why sums of nodes are rounded before they are added: half as many bytes cross between nodes, and
+// a token's result does not depend on which node it came from.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,8 @@ class CombineTransfer {
     const std::byte* x = nullptr;
     const float* weights = nullptr;
   };
-  // What rank threads hand each other: a rank that unwinds must not free what others still read.
+  // What rank threads hand each other.  It owns the tensors, since a rank that unwinds must not
+  // free what others still read.
   struct Shown {
     Tensor x;
     Tensor weights;  // optional
@@ -59,7 +60,7 @@ class CombineTransfer {
     std::vector<SumTerm> rows;          // in order of rank, weight 1
     std::vector<const float*> weights;  // as many, if there are any
   };
-  // Finds them in place of what `copies` held.
+  // Replaces what `copies` held.
   void find_copies(const Route& route, int source, int64_t token, Copies& copies) const;
   void sum_copies(const Copies& copies, std::byte* out, bool past_caches) const;
   void sum_weights(const Copies& copies, float* out) const;
@@ -74,11 +75,11 @@ class CombineTransfer {
   BankChoice banks_;
   Shown mine_;
   std::vector<Source> sources_;                   // by rank; only those of this node
-  std::vector<Shown> shown_;                      // keeps them alive, where ranks are threads
-  std::string mismatch_;                          // who brings other rows than rank 0
+  std::vector<Shown> shown_;                      // keeps them alive when ranks are threads
+  std::string mismatch_;                          // says which rank brings other rows than rank 0
   std::vector<std::vector<std::byte>> outgoing_;  // per relay
   std::vector<std::vector<std::byte>> incoming_;  // per node
-  std::unique_ptr<Exchange> exchange_;            // of rows shown, then of sums between nodes
+  std::unique_ptr<Exchange> exchange_;            // of what is shown, then of sums between nodes
 };
 
 }  // namespace moebius

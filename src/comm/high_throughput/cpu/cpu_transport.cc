@@ -19,20 +19,8 @@ const HighThroughputHandle& own_handle(const DispatchHandle& handle) {
   return *own;
 }
 
-// hook and receive of a transfer; receive finishes first where nobody called the hook.
-template <typename Result, typename Transfer>
-Pending<Result> pending(std::shared_ptr<Transfer> transfer) {
-  auto finished = std::make_shared<bool>(false);
-  const auto hook = [transfer, finished] {
-    if (!*finished) {
-      transfer->finish();
-      *finished = true;
-    }
-  };
-  return {hook, [transfer, hook] {
-            hook();
-            return transfer->receive();
-          }};
+auto halves_of(const auto& transfer) {
+  return in_halves([transfer] { transfer->finish(); }, [transfer] { return transfer->receive(); });
 }
 
 }  // namespace
@@ -80,7 +68,8 @@ Pending<DispatchOutput> CpuHighThroughput::dispatch_async(const DispatchInput& i
     throw Unsupported(
         fmt::format("a dispatch with a capacity ({}) is for GPUs of one node", input.capacity));
   }
-  return pending<DispatchOutput>(std::make_shared<DispatchTransfer>(*this, input, stream));
+  stream.wait(input.previous);
+  return halves_of(std::make_shared<DispatchTransfer>(*this, input, stream));
 }
 
 DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloads,
@@ -91,12 +80,10 @@ DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloa
   return transfer.receive();
 }
 
-Pending<CombineOutput> CpuHighThroughput::combine_async(const CombineInput& input,
-                                                        const DispatchHandle& handle,
-                                                        const Stream& stream,
-                                                        const Tensor& out_x) {
-  return pending<CombineOutput>(
-      std::make_shared<CombineTransfer>(*this, input, own_handle(handle), stream, out_x));
+Pending<CombineOutput> CpuHighThroughput::combine_async(const Combine& call) {
+  call.stream.wait(call.input.previous);
+  return halves_of(std::make_shared<CombineTransfer>(*this, call.input, own_handle(call.handle),
+                                                     call.stream, call.out));
 }
 
 std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// HighThroughput without a GPU: what its dispatch and combine share.
+// HighThroughput on CPUs: what its dispatch and combine share.
 #pragma once
 
 #include <cstdint>
@@ -51,10 +51,7 @@ struct CpuHighThroughput final : HighThroughput::State {
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const Combine& call) override;
   TransportStatistics statistics() const override { return sent; }
 
   std::vector<int> rank_of;  // by expert

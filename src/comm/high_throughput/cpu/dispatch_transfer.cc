@@ -15,16 +15,13 @@ namespace {
 
 constexpr std::string_view kOp = "dispatch";
 constexpr int64_t kTokensPerTask = 16;
-constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
+constexpr int64_t kMinStreamedRow = 1024;  // shorter rows are mostly parts of cache lines
 
 RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ids(input.topk_ids, num_experts);
   expect_ge(input.topk_ids.dim(1), 1, "topk");
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
-  }
+  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, Device::cpu(),
+                 "topk_weights");
   return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
           input.topk_weights.defined()};
 }
@@ -42,7 +39,6 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
       expert_alignment_(input.expert_alignment),
       layout_(make_layout(input, state.placement.num_experts())),
       made_(std::make_shared<HighThroughputHandle>()) {
-  stream_.wait(input.previous);
   const Topology& topology = state_.topology();
   const auto* ids = ids_.data<int32_t>();
   const int64_t num_tokens = ids_.dim(0);
@@ -96,8 +92,8 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
   send();
 }
 
-// Rows of this node stand in their banks when it returns, and their destinations are told without
-// being waited for.
+// When it returns, the rows for this node stand in their banks.  It tells their destinations so
+// without waiting for them.
 void DispatchTransfer::send() {
   post_messages();
   store(own_rows(), handle_->to_ranks, state_.rank());
@@ -133,8 +129,8 @@ DispatchTransfer::Rows DispatchTransfer::message_rows(const std::byte* block,
   return rows;
 }
 
-// One message per other node with every token that has a copy there; one from every source whose
-// gateway on this node is this rank.
+// Posts one message to every other node, with the tokens that have a copy there.  It also begins to
+// receive one from every source whose gateway on this node is this rank.
 void DispatchTransfer::post_messages() {
   const Topology& topology = state_.topology();
   if (topology.num_nodes() == 1) {
@@ -195,7 +191,7 @@ void DispatchTransfer::post_messages() {
   exchange_ = state_.group.start_exchange("dispatch between nodes", sends, recvs);
 }
 
-// Every row to its final place in the banks of this node's ranks.
+// Stores every row at its place in the banks of this node's ranks.
 void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
   const CountMatrix& counts = handle_->counts;
   struct Destination {

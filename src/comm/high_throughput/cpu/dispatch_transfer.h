@@ -3,12 +3,12 @@
 //
 // One dispatch under way.
 //
-//   construction  counts are exchanged, so every rank knows every final row; own rows are stored
-//                 straight into the receive banks of this node's ranks; one message per other
-//                 node is posted, or, on one node, a barrier begun
-//   finish()      messages from other nodes have arrived and are passed on within this node; the
-//                 barrier says that all rows of all sources stand in their banks
-//   receive()     tensors on this rank's bank
+//   construction  Ranks exchange their counts, so every rank knows the place of every row.  It
+//                 stores its own rows straight into the receive banks of this node's ranks, and
+//                 posts one message per other node; on one node it begins a barrier instead.
+//   finish()      waits for the messages from other nodes and passes their rows on within this one.
+//                 A barrier then says that all rows of all sources stand in their banks.
+//   receive()     makes the tensors on this rank's bank.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace moebius {
 class DispatchTransfer {
  public:
   DispatchTransfer(CpuHighThroughput& state, const DispatchInput& input, const Stream& stream);
-  // Along the route of an earlier dispatch, payloads only.
+  // Sends payloads along the route of an earlier dispatch.
   DispatchTransfer(CpuHighThroughput& state,
                    std::span<const Tensor> payloads,
                    const HighThroughputHandle& handle,
@@ -34,7 +34,7 @@ class DispatchTransfer {
   DispatchOutput receive();
 
  private:
-  // Rows to be stored: field by field, one per token.
+  // Rows to be stored: field by field, a row per token.
   struct Rows {
     std::vector<const std::byte*> payloads;
     const int32_t* ids = nullptr;     // [n, K] global; null along a known route
@@ -57,7 +57,7 @@ class DispatchTransfer {
   int64_t expert_alignment_ = 1;
   RowLayout layout_;
   std::shared_ptr<HighThroughputHandle> made_;    // null along a known route
-  const HighThroughputHandle* handle_ = nullptr;  // the route in use
+  const HighThroughputHandle* handle_ = nullptr;  // has the route in use
   BankChoice banks_;
   std::vector<std::vector<std::byte>> outgoing_;  // messages to other nodes
   std::vector<std::vector<std::byte>> incoming_;  // one per relay

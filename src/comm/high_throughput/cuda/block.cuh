@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a block of a high-throughput dispatch knows, and where it keeps it.
+// What a block of a high-throughput dispatch knows, and where it keeps this.
 #pragma once
 
 #include "comm/device/grid.cuh"
@@ -50,14 +50,14 @@ struct Block {
   __device__ uint32_t* warp_counts() const { return at<uint32_t>(args.shared.warp_counts()); }
   __device__ uint32_t* histogram() const { return at<uint32_t>(args.shared.histogram()); }
   __device__ uint32_t* waves_sent() const { return at<uint32_t>(args.shared.waves_sent()); }
-  // Of this warp: which of 32 tokens have copies in the wave.
+  // A bit for each of 32 tokens of this warp: it has copies in the wave.
   __device__ uint32_t& due(int wave, int chunk) const {
     return at<uint32_t>(args.shared.due())[(warp() * kWaves + wave) * kWaveChunks + chunk];
   }
 
-  // Those that are for everybody.
+  // The words of a notice that every rank gets.
   __device__ int num_notice_words() const { return ControlLayout::kCopies + num_ranks(); }
-  // Word of the notice of `source` in `owner`'s window.
+  // A word of the notice of `source` in `owner`'s window.
   __device__ uint64_t* notice_word(int owner, int source, int word) const {
     return reinterpret_cast<uint64_t*>(args.control[owner] +
                                        args.control_layout.notice(epoch, source)) +

@@ -4,15 +4,16 @@
 // Combine within a node, in one launch: rows go back to the ranks of their tokens, and are summed
 // there while others are still on their way.
 //
-// Grid: a few blocks (an SM each), all resident at once.  Warps:
-//   push    takes chunks of this rank's rows, owners in turn.  A chunk is contiguous on both sides,
-//           so it goes in pieces of a stage, whatever the rows.  Two pieces later its stores are
-//           surely complete and its flag is handed over, so that nothing stands still meanwhile;
-//           when all chunks are pushed the warp sums, too
-//   flag    one: sets the flags that were handed over, as many as there are with one fence, which
-//           takes a microsecond that the others do not have; sums when all are set
-//   sum     takes the next token of this rank, awaits the flags of the chunks with its copies, and
-//           adds them in order of rank, then the biases; f32, rounded once; then the addend
+// Grid: a few blocks, an SM each, that are all resident at once.  Warps:
+//   push    These take chunks of this rank's rows, the owners of the tokens in turn.  A chunk is
+//           contiguous on both sides, so it goes in pieces of a stage, whatever the size of rows.
+//           Two pieces later its stores are surely complete and its flag is handed over, so the
+//           warp need not stand still meanwhile.  When all chunks are pushed, the warp sums, too.
+//   flag    One warp sets the flags that were handed over.  It uses one fence for as many as there
+//           are, since a fence takes a microsecond.  It sums when all flags are set.
+//   sum     These take the next token of this rank, await the flags of the chunks with its copies,
+//           and add the copies in order of rank, then the biases, in f32, and round once.  The
+//           addend comes last.
 // A rank's window may be written again once it says so with this call's epoch: its kernel has
 // begun, so the one before has ended.
 #include "comm/device/grid.cuh"
@@ -42,7 +43,7 @@ struct Block {
   __device__ T* at(uint32_t offset) const {
     return reinterpret_cast<T*>(shared + offset);
   }
-  // Of this warp.
+  // What each warp has for itself.
   __device__ std::byte* stage(int i) const {
     return shared + (warp() * args.shared.stages + i) * kPushStageBytes;
   }
@@ -55,7 +56,7 @@ struct Block {
   __device__ const float** weights() const {
     return at<const float*>(args.shared.weights()) + warp() * num_ranks();
   }
-  // Of all.
+  // What all warps share.
   __device__ CombinePair* pushes() const { return at<CombinePair>(args.shared.pushes()); }
   __device__ CombinePair* receipts() const { return at<CombinePair>(args.shared.receipts()); }
   __device__ uint32_t* slots() const { return at<uint32_t>(args.shared.slots()); }
@@ -74,14 +75,14 @@ struct Block {
   }
 };
 
-// The flags of complete chunks, on their way from one warp that pushes to the one that sets them.
+// The flags of complete chunks, on their way from a warp that pushes to the one that sets them.
 struct FlagQueue {
   static constexpr uint32_t kSlots = 8;
-  uint64_t* flags[kSlots];  // null: that was all
+  uint64_t* flags[kSlots];  // null: there are no more
   uint32_t pushed;          // so far
   uint32_t taken;
 
-  // By one thread, after all stores of the chunk have completed.
+  // One thread calls it, after all stores of the chunk have completed.
   __device__ void push(uint64_t* flag) {
     const uint32_t at = pushed;
     while (at - ptx::ld_acquire_cta(&taken) == kSlots) {
@@ -101,7 +102,7 @@ __device__ void set_flags(const Block& block, FlagQueue* queues) {
       __nanosleep(64);
       continue;
     }
-    ptx::fence_acq_rel_sys();  // with the stores below as a publish of each chunk
+    ptx::fence_acq_rel_sys();  // with the stores below, it publishes each chunk
     for (; taken != pushed; ++taken) {
       uint64_t* flag = queue.flags[taken % FlagQueue::kSlots];
       is_open = flag != nullptr;
@@ -115,7 +116,7 @@ __device__ void set_flags(const Block& block, FlagQueue* queues) {
   }
 }
 
-// False: a call before this one has failed, and the counts may be none.
+// Returns false when a call before this one has failed, since the counts may then be garbage.
 __device__ bool read_plan(const Block& block) {
   const CombineArgs& args = block.args;
   for (int r = static_cast<int>(threadIdx.x); r < block.num_ranks();
@@ -130,8 +131,8 @@ __device__ bool read_plan(const Block& block) {
   return __syncthreads_or(is_last_thread && is_aborted(args.signals)) == 0;
 }
 
-// The chunks that a warp pushes, and the pieces of each.  All warps of the grid go through rounds
-// of as many chunks; within a round they change places, so that no warp has one owner's chunks
+// The chunks that a warp pushes, and the pieces of each.  In every round each warp of the grid has
+// one chunk.  They change places from round to round, so that no warp has the chunks of one owner
 // alone.
 struct PushCursor {
   const Block& block;
@@ -231,7 +232,7 @@ __device__ void push_weights(const Block& block, const PushCursor& at) {
 
 __device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next, FlagQueue& queue) {
   const bool is_first_lane = block.lane() == 0;
-  // Flags of the chunks that ended with the latest pieces.
+  // The flags of the chunks that ended with the latest pieces.
   uint64_t* flag_before = nullptr;
   uint64_t* flag_before_that = nullptr;
   for (bool is_first = true; at.is_valid; at.next_piece(), is_first = false) {
@@ -240,7 +241,7 @@ __device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next,
       push_weights(block, at);
       flag = at.flag();
     }
-    __syncwarp();  // weights are published by the first lane
+    __syncwarp();  // the first lane publishes the weights of all lanes
     if (is_first_lane) {
       ptx::mbarrier_wait_parity(block.barrier(at.stage), at.parity);
       ptx::bulk_store(at.to(), block.stage(at.stage), at.piece_bytes());
@@ -280,7 +281,7 @@ __device__ bool await_owners(const Block& block) {
   for (int r = block.lane(); r < block.num_ranks() && ok; r += kWarpLanes) {
     uint64_t seen;
     ok = await_signal(signals, kOp, block.epoch, r, block.ready(block.rank(), r), &seen);
-    // An owner that is in its next combine has found nothing wrong with this one.
+    // An owner that is in its next combine already has found nothing wrong with this one.
     const bool is_of_this = ok && signal_epoch(seen) == block.epoch;
     if (is_of_this && signal_value(seen) != block.row_word()) {
       raise_fault(signals,
@@ -311,14 +312,7 @@ __device__ void push_rows(const Block& block, FlagQueue& queue) {
     return;
   }
   // Rows are on their way into the stages while the owners are awaited.
-  if (block.lane() == 0) {
-    for (int i = 0; i < args.shared.stages; ++i) {
-      ptx::mbarrier_init(block.barrier(i), 1);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(args.shared.stages, block.lane(), [&](int i) { return block.barrier(i); });
   PushCursor next = at;
   int loads = 0;
   for (; loads < args.shared.stages && next.is_valid; ++loads, next.next_piece()) {
@@ -345,7 +339,7 @@ __device__ int64_t take_token(const Block& block) {
   return static_cast<int64_t>(__shfl_sync(~0u, token, 0));
 }
 
-// Until all tokens are taken; false when a wait has failed.
+// Returns when all tokens are taken; false when a wait has failed.
 template <typename Type, bool kAdds>
 __device__ bool sum_tokens(const Block& block) {
   const CombineArgs& args = block.args;
@@ -416,7 +410,7 @@ __device__ bool sum_tokens(const Block& block) {
   return true;
 }
 
-// kAdds: there is an addend.
+// kAdds says that there is an addend.
 template <typename Type, bool kAdds>
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
     combine_kernel(const __grid_constant__ CombineArgs args) {
@@ -454,23 +448,17 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
 }
 
 template <bool kAdds>
-const void* kernel_of(SumType type) {
-  switch (type) {
-    case SumType::kF32:
-      return reinterpret_cast<const void*>(combine_kernel<F32, kAdds>);
-    case SumType::kF16:
-      return reinterpret_cast<const void*>(combine_kernel<F16, kAdds>);
-    case SumType::kBF16:
-      break;
-  }
-  return reinterpret_cast<const void*>(combine_kernel<BF16, kAdds>);
+const void* kernel_of(DType dtype) {
+  return with_row_type(dtype, [](auto type) {
+    return reinterpret_cast<const void*>(combine_kernel<decltype(type), kAdds>);
+  });
 }
 
 }  // namespace
 
 cudaError_t load_combine_kernels(int64_t shared_bytes) {
-  for (const SumType type : {SumType::kF32, SumType::kF16, SumType::kBF16}) {
-    for (const void* kernel : {kernel_of<false>(type), kernel_of<true>(type)}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const void* kernel : {kernel_of<false>(dtype), kernel_of<true>(dtype)}) {
       const cudaError_t status = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
       if (status != cudaSuccess) {
@@ -484,7 +472,7 @@ cudaError_t load_combine_kernels(int64_t shared_bytes) {
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream) {
   void* arguments[] = {const_cast<CombineArgs*>(&args)};
   const void* kernel =
-      args.addend != nullptr ? kernel_of<true>(args.type) : kernel_of<false>(args.type);
+      args.addend != nullptr ? kernel_of<true>(args.dtype) : kernel_of<false>(args.dtype);
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(num_blocks)),
                           dim3(kCombineWarps * kWarpLanes), arguments, args.shared.bytes(), stream);
 }

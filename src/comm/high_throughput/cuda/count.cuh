@@ -11,11 +11,11 @@ namespace moebius::comm::high_throughput_dispatch {
 // Why a block does not move rows.
 enum Stop : int { kGo = 0, kGrow = 1, kFail = 2 };
 
-// The ranks that a token goes to; counts its selections.
+// Returns the ranks that a token goes to, a bit each, and counts its selections.
 __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
   const DispatchArgs& args = block.args;
   uint64_t ranks = 0;
-  // Several at a time: each is two loads that depend on each other.
+  // Why several at a time: each selection takes two loads, the second of which needs the first.
   constexpr int kAtOnce = 8;
   for (int first = 0; first < args.topk; first += kAtOnce) {
     int32_t ids[kAtOnce];
@@ -44,7 +44,7 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
   return ranks;
 }
 
-// The wave of each of a token's copies, by its first expert there.
+// Notes the wave of each of a token's copies, which follows from its first expert there.
 __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ranks) {
   const DispatchArgs& args = block.args;
   uint32_t waves = 0;
@@ -65,7 +65,7 @@ __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ra
   args.waves_of[token] = waves;
 }
 
-// Gives every copy of this block its place among those that go to the same rank.
+// Gives every copy of this block its place among the block's copies that go to the same rank.
 __device__ inline void count_copies(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -112,7 +112,7 @@ __device__ inline void count_copies(const Block& block) {
         args.index[token * num_ranks + r] = ranks >> r & 1 ? static_cast<int32_t>(place) : -1;
       }
     }
-    __syncwarp();  // own_counts is written again by the first lane
+    __syncwarp();  // the first lane writes own_counts again
   }
   uint32_t* counts = args.block_counts + blockIdx.x * (num_ranks + args.num_experts);
   for (int i = thread; i < num_ranks + args.num_experts; i += threads) {
@@ -133,7 +133,7 @@ __device__ inline uint32_t sum_block_counts(const DispatchArgs& args,
   return sum;
 }
 
-// By the block that counted last, or the first one along a known route.
+// The block that counted last calls it, or the first block when the route is known.
 __device__ inline void send_notices(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -161,7 +161,8 @@ __device__ inline void send_notices(const Block& block) {
       args.state->call_selections = selections;
     }
   }
-  // The other blocks take the own notice for news that all have counted.  Pairs with their awaits.
+  // The other blocks conclude from this rank's own notice that all of them have counted.
+  // pairs with their awaits: the counts of all blocks are visible
   ptx::fence_acq_rel_gpu();
   const int num_words =
       block.is_cached() ? static_cast<int>(ControlLayout::kCopies) : block.num_notice_words();
@@ -193,7 +194,7 @@ __device__ inline void send_notices(const Block& block) {
   }
 }
 
-// The notices of all ranks into shared memory, and what follows from them for each destination.
+// Reads the notices of all ranks into shared memory, and derives each destination's addresses.
 __device__ inline Stop read_notices(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -253,7 +254,7 @@ __device__ inline Stop read_notices(const Block& block) {
     }
     if (fault.reason != FaultReason::kNone) {
       fault.guilty = static_cast<uint8_t>(d);
-      // Every rank reads the same counts, and so finds an overflow itself, with both numbers.
+      // Every rank reads the same counts, so it finds an overflow itself, with both numbers.
       if (fault.reason == FaultReason::kOverflow) {
         raise_own_fault(args.signals, fault, seen);
       } else {
@@ -268,7 +269,7 @@ __device__ inline Stop read_notices(const Block& block) {
                                                              : kGo);
 }
 
-// By what all ranks have told, so alike on all of them.
+// All ranks get the same answer, since it follows from what all of them have told.
 __device__ inline bool goes_in_waves(const Block& block) {
   const uint32_t wanted = block.args.early_rows;
   uint32_t most = 0;
@@ -293,7 +294,7 @@ __device__ inline void tell_host(const Block& block, Stop stop) {
   if (threadIdx.x == 0) {
     args.host->epoch = block.epoch;
     args.host->in_waves = goes_in_waves(block) ? 1 : 0;
-    // Pairs with the host's load of the word: the counts before it.
+    // pairs with the host's load of the word: the counts before it are visible
     ptx::st_release_sys(
         &args.host->word,
         make_signal(args.host_tag, stop == kGrow ? HostCounts::kGrow : HostCounts::kMoved));

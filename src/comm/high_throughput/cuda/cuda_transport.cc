@@ -39,7 +39,7 @@ int64_t CudaHandle::most_rows() const {
 Tensor CudaHandle::source_rank() const {
   std::vector<uint32_t> sent = counts;
   if (!counts_on_host) {
-    dispatched.synchronize();  // copy_now is on a stream of its own
+    dispatched.synchronize();  // copy_now uses a stream of its own
     sent.resize(static_cast<size_t>(copies.numel()));
     cuda::copy_now(sent.data(), copies.raw(), copies.nbytes(), copies.device().index);
   }
@@ -59,7 +59,7 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
       dispatch_config_(dispatch_config),
       combine_config_(combine_config) {
   const int num_ranks = group.size();
-  // Blocks of a call wait for each other.
+  // The blocks of a call wait for each other, so all of them must be resident.
   for (const DispatchConfig* config : {&dispatch_config, &combine_config}) {
     expect_le(config->num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
   }
@@ -83,7 +83,7 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
   for (int r = 0; r < num_ranks; ++r) {
     signals_.abort[r] = reinterpret_cast<uint64_t*>(control_->peer(r) + ControlLayout::kAbort);
   }
-  // Nobody's kernel waits before everybody's are loaded.
+  // No kernel may wait for a peer before the kernels of all ranks are loaded.
   group.barrier("high throughput on CUDA");
 }
 
@@ -100,7 +100,7 @@ CudaHighThroughput::~CudaHighThroughput() {
 void CudaHighThroughput::load_kernels() {
   expect_usable(device_);
   const cuda::DeviceGuard guard(device_.index);
-  // Static shared memory of the kernels, and what the system keeps of each block.
+  // What the kernels have of static shared memory, and what the system keeps of each block.
   constexpr int64_t kReserved = 2048;
   shared_bytes_ = cuda_device_info(device_.index).shared_bytes_per_block - kReserved;
   cuda::check_cuda(load_dispatch_kernels(shared_bytes_), "loading the dispatch kernel");
@@ -141,8 +141,9 @@ std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
   return std::nullopt;
 }
 
-// A capture knows no event from outside, nor does anybody else one of a capture: where a graph
-// comes among other calls is up to the stream that launches it.
+// A captured stream cannot wait for an event from outside of the capture, nor can others wait for
+// an event of a capture.  So the stream that launches a graph decides where it comes among other
+// calls.
 void CudaHighThroughput::order_after_last(const Stream& stream) {
   const uint64_t capture = cuda::capture_id(stream.native_handle(), device_.index);
   const LastCall& last = capture == 0 ? last_call_ : last_recorded_;

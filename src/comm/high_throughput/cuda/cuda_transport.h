@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High-throughput dispatch and combine on GPUs of one node: the host's side of the kernels.
+// High-throughput dispatch and combine on the GPUs of one node: the host's side of the kernels.
 //
-// A call is one launch.  Its receive bank is picked by the host; what the kernels of all ranks find
-// out about banks that are too small comes back with the counts, every rank adds one, and the call
-// is launched again.  Calls of an object are ordered, whatever streams they are given: one whose
-// counts the host does not know yet is *unsettled*, and settled before the next is launched.
+// A call is one launch, and the host picks its receive bank.  When the kernels find a bank too
+// small they say so with the counts; every rank then adds a bank, and the call is launched again.
+// Calls of an object are ordered, whatever streams they are given.  A dispatch whose counts the
+// host does not know yet is *unsettled*; it is settled before the next call is launched.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace moebius::comm {
 
-// Copies from one rank to another, of counts [R, R].
+// The copies that go from one rank to another, where counts is [R, R].
 inline int64_t copies_between(std::span<const uint32_t> counts,
                               int num_ranks,
                               int source,
@@ -31,7 +31,7 @@ inline int64_t copies_between(std::span<const uint32_t> counts,
   return counts[static_cast<size_t>(int64_t{source} * num_ranks + destination)];
 }
 
-// All that a rank gets.
+// All copies that a rank gets.
 inline int64_t copies_to(std::span<const uint32_t> counts, int num_ranks, int destination) {
   int64_t rows = 0;
   for (int source = 0; source < num_ranks; ++source) {
@@ -46,13 +46,14 @@ struct CudaHandle final : DispatchHandle {
   int64_t tokens = 0;
   int64_t topk = 0;
   int64_t rows = 0;            // M, or the capacity
-  bool counts_on_host = true;  // else there is a capacity
+  bool counts_on_host = true;  // false with a capacity
   int64_t capacity = 0;
-  int64_t most_tokens = 0;       // of any rank; where there is a capacity
-  std::vector<uint32_t> counts;  // [R, R], from row to column; where counts_on_host
-  Event dispatched;      // else; that of a recorded call nobody can wait for, so it is left out
+  int64_t most_tokens = 0;       // with a capacity: tokens of the rank that has most
+  std::vector<uint32_t> counts;  // [R, R], from row to column; if counts_on_host
+  // With a capacity.  Nobody can wait for an event of a recorded call, so it is then left empty.
+  Event dispatched;
   Tensor source_tokens;  // i32 [M]
-  // On the device, written by the dispatch.
+  // These are on the device; the dispatch writes them.
   Tensor index;               // i32 [T, R]: row of the copy there, -1 = none
   Tensor copies;              // i32 [R, R], as counts
   Tensor expert_num_tokens;   // i32 [L]
@@ -78,10 +79,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const Combine& call) override;
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
   void check() override;
@@ -95,7 +93,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     int64_t capacity = 0;
     int64_t combine_row_bytes = 0;
     DispatchArgs args{};
-    std::vector<uint32_t> counts = {};      // as the handle's; known when settled
+    std::vector<uint32_t> counts = {};      // as in the handle; known when settled
     std::shared_ptr<CudaHandle> made = {};  // null along a known route
     int64_t bank = BankPool::kNone;
     std::shared_ptr<void> lease = nullptr;
@@ -103,29 +101,30 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     Tensor waves_of = {};  // i32 [T], see DispatchArgs
     Tensor wave_of = {};   // u8 [T, R], likewise
     bool is_settled = false;
-    bool is_in_waves = false;  // known when settled, as the number of the call
-    uint32_t epoch = 0;
+    // These two are known when settled.
+    bool is_in_waves = false;
+    uint32_t epoch = 0;  // the number of the call
   };
 
   void load_kernels();
-  // Why a rank whose host has given up did so.
+  // Why the host of a rank has given up; nothing when no news comes.
   std::optional<CommError> told_by_hosts() const;
   void order_after_last(const Stream& stream);
-  // Of what the stream has been given until now, for the next call.
+  // Records an event after what the stream has been given until now, for the next call.
   Event record(const Stream& stream);
-  // Fills in what all launches have in common.
+  // Fills in the arguments that all launches have in common.
   void set_payloads(Transfer& transfer, int64_t num_tokens, bool may_go_in_waves) const;
   void set_waves(Transfer& transfer, const DispatchInput& input);
   void pick_bank(Transfer& transfer);
   void add_bank(int64_t bytes);
   // Picks a bank and launches.
   void launch(Transfer& transfer);
-  // Launches; unsettled, unless counts stay on the device.
+  // Launches.  The transfer is then unsettled, unless counts stay on the device.
   void start(const std::shared_ptr<Transfer>& transfer, int64_t num_tokens);
-  // Waits until the counts of the unsettled dispatch are known, if there is one; adds banks and
-  // launches it again where needed.
+  // Waits for the counts of the unsettled dispatch, if there is one.  Adds banks and launches it
+  // again where needed.
   void settle();
-  // The same for one that may have been settled by another call.
+  // The same for a transfer that another call may have settled.
   void settle(const Transfer& transfer);
   HostCounts::Status await_counts(uint32_t tag);
   void read_counts(Transfer& transfer) const;
@@ -133,21 +132,17 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void count_copies(const Transfer& transfer) const;
   DispatchOutput receive(const Transfer& transfer) const;
   std::vector<Tensor> payload_fields(const Transfer& transfer, int64_t rows) const;
-  // Makes room for a dispatch with a capacity, and for its combine, or throws what a rank has found
-  // wrong before; on all ranks alike.  Returns the most tokens of any rank.
+  // Makes room for a dispatch with a capacity and for its combine, or throws what a rank has found
+  // wrong before.  All ranks do the same.  Returns the tokens of the rank that has most.
   int64_t agree_on_room(const Transfer& transfer, int64_t num_tokens);
-  // What kernels have reported to this host: a packed Fault, or 0.
+  // The packed Fault that kernels have reported to this host, or 0.
   uint64_t reported_fault() const;
-  // Slots of combine on every rank, [slots] rows with weights of so many bytes beside them, and
-  // their flags; collective where they grow.
+  // Makes sure that every rank has the slots of a combine: `slots` rows, with weights of so many
+  // bytes beside them, and their flags.  The call is collective where they grow.
   void reserve_slots(int64_t slots,
                      int64_t bytes_of_row,
                      int64_t bytes_of_weights,
                      bool may_be_recorded);
-  CombineOutput combine(const CombineInput& input,
-                        const CudaHandle& handle,
-                        const Stream& stream,
-                        const Tensor& out_x);
   Tensor field(const Transfer& transfer,
                int index,
                DType dtype,
@@ -156,14 +151,15 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
 
   DispatchConfig dispatch_config_;
   DispatchConfig combine_config_;
-  int64_t shared_bytes_ = 0;  // that a block may have
+  int64_t shared_bytes_ = 0;  // the most that a block may have
   ControlLayout control_layout_;
   std::shared_ptr<Window> control_;
   BankPool banks_;
   int64_t num_banks_ = 0;
   std::unique_ptr<Window> slots_;  // rows pushed by combine
   std::unique_ptr<Window> flags_;
-  // Former ones, where graphs may have recorded them: once there was a call with a capacity.
+  // Once there was a call with a capacity, graphs may have recorded the windows of a combine; those
+  // that are outgrown are then kept.
   bool keeps_windows_ = false;
   std::vector<std::unique_ptr<Window>> outgrown_;
   Tensor bank_table_;          // u64 [kMaxBanks, R]
@@ -177,14 +173,14 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   struct LastCall {
     void* stream = nullptr;
     Event event;
-    uint64_t capture = 0;  // that it was recorded in
+    uint64_t capture = 0;  // the capture in which it was recorded, or 0
   };
   LastCall last_call_;
   LastCall last_recorded_;
   std::optional<CommError> broken_;
 };
 
-// The handle, if one of these objects has made it.
+// The handle of an object of this class.  Throws InvalidArgument for another kind.
 const CudaHandle& own_cuda_handle(const DispatchHandle& handle);
 
 inline constexpr int64_t kHostCountsOffset = 256;  // in mapped memory, after the FaultRecord

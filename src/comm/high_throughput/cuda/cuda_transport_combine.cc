@@ -7,27 +7,17 @@
 
 namespace moebius::comm {
 
-Pending<CombineOutput> CudaHighThroughput::combine_async(const CombineInput& input,
-                                                         const DispatchHandle& handle,
-                                                         const Stream& stream,
-                                                         const Tensor& out_x) {
+Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
+  const auto& [input, any_handle, stream, out_x] = call;
   settle();
-  const CudaHandle& own = own_cuda_handle(handle);
-  if (own.counts_on_host) {
+  const CudaHandle& handle = own_cuda_handle(any_handle);
+  if (handle.counts_on_host) {
     check();
   }
-  auto output = combine(input, own, stream, out_x);
-  return {nullptr, [output] { return output; }};
-}
-
-CombineOutput CudaHighThroughput::combine(const CombineInput& input,
-                                          const CudaHandle& handle,
-                                          const Stream& stream,
-                                          const Tensor& out_x) {
   const Tensor& x = input.x;
   expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
   CombineArgs args{};
-  args.type = sum_type(x.dtype());
+  args.dtype = x.dtype();
   const Shape shape = {handle.tokens, x.dim(1)};
   const int num_ranks = group.size();
   const int64_t bytes_of_row = row_bytes(x.dtype(), x.dim(1));
@@ -106,7 +96,7 @@ CombineOutput CudaHighThroughput::combine(const CombineInput& input,
                           copies_between(handle.counts, num_ranks, owner, handle.rank) * bytes);
     }
   }
-  return output;
+  return {nullptr, [output] { return output; }};
 }
 
 void CudaHighThroughput::reserve_slots(int64_t slots,
@@ -120,7 +110,7 @@ void CudaHighThroughput::reserve_slots(int64_t slots,
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {
       if (last_stream_) {
-        last_stream_->synchronize();  // nobody may be storing to the old one any more
+        last_stream_->synchronize();  // no kernel may still be storing to the old window
       }
       if (window != nullptr && keeps_windows_) {
         outgrown_.push_back(std::move(window));

@@ -82,7 +82,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
   std::copy(plan.segments.begin(), plan.segments.end(), args.segments);
 }
 
-// A rank that has too many tokens for waves wants none, and so all do without.
+// A rank that has too many tokens for waves asks for none, and then no rank sends in waves.
 void CudaHighThroughput::set_waves(Transfer& transfer, const DispatchInput& input) {
   DispatchArgs& args = transfer.args;
   if (input.early_rows == 0 ||
@@ -135,8 +135,8 @@ void CudaHighThroughput::launch(Transfer& transfer) {
 HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {
   auto* record = mapped_.host_as<FaultRecord>();
   const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
-  // The kernel has the deadline; the host's is for a device that does not answer at all, and
-  // looks for failures of other hosts meanwhile.
+  // The kernel itself keeps the deadline.  The host's deadline is for a device that does not answer
+  // at all; meanwhile the host looks for failures of other hosts.
   const Deadline deadline = Deadline::after(2 * group.timeout() + std::chrono::seconds(5));
   const auto slice =
       std::max<std::chrono::milliseconds>(group.timeout() / 4, std::chrono::milliseconds(1));
@@ -214,7 +214,7 @@ void CudaHighThroughput::settle(const Transfer& transfer) {
   }
 }
 
-// Where the route is known they are there already.
+// Where the route is known, the transfer has its counts already.
 void CudaHighThroughput::read_counts(Transfer& transfer) const {
   if (transfer.made) {
     const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
@@ -231,16 +231,16 @@ void CudaHighThroughput::count_copies(const Transfer& transfer) const {
   }
 }
 
-// Where counts stay on the device nobody learns of a bank that is too small, so hosts agree first.
-// On faults, too: a kernel tells all devices, but not at the same time, and a host that has left
-// would be missed by those that know nothing yet.
+// When counts stay on the device, no host learns of a bank that is too small, so hosts agree on the
+// room first.  They agree on faults, too: a kernel tells all devices, but not at the same time, and
+// hosts that know nothing yet would miss one that has left.
 int64_t CudaHighThroughput::agree_on_room(const Transfer& transfer, int64_t num_tokens) {
   struct Need {
     int64_t bank_bytes;
     int64_t tokens;
     int64_t combine_row_bytes;
     uint64_t fault;
-    int64_t failed_rank;  // -1: none that this host knows of
+    int64_t failed_rank;  // -1: this host knows of none
   };
   const int64_t bytes = transfer.layout.block_bytes(transfer.capacity);
   const uint64_t fault = reported_fault();
@@ -263,7 +263,7 @@ int64_t CudaHighThroughput::agree_on_room(const Transfer& transfer, int64_t num_
   }
   if (most.failed_rank >= 0) {
     if (fault == 0 && cuda::capture_id(transfer.stream.native_handle(), device_.index) == 0) {
-      transfer.stream.synchronize();  // its kernels will report it, too, and know more of it
+      transfer.stream.synchronize();  // this rank's kernels will report it, too, and know more
     }
     check();
     const int rank = group.rank();
@@ -344,14 +344,14 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
   order_after_last(stream);
   stream.wait(input.previous);
   start(transfer, num_tokens);
-  // The inputs stay until then: the call may have to be launched again.
+  // The hook keeps the inputs, since the call may have to be launched again.
   const auto hook = [this, transfer, ids = input.topk_ids, weights = input.topk_weights] {
     settle(*transfer);
   };
   return {hook, [this, transfer, hook] {
             hook();
             DispatchOutput output = receive(*transfer);
-            transfer->lease.reset();  // the bank is the output's, however long this lives
+            transfer->lease.reset();  // only the output keeps the bank, however long this lives
             transfer->payloads.clear();
             return output;
           }};

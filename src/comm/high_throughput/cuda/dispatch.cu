@@ -3,7 +3,8 @@
 //
 // Dispatch within a node, in one launch: count, tell, move, tell.
 //
-// Grid: a few blocks (an SM each), all resident at once; block b has tokens [T b / B, T (b+1) / B).
+// Grid: a few blocks, an SM each, that are all resident at once; block b of B has the tokens
+// [T b / B, T (b+1) / B).  Steps:
 //   count     each block counts its copies per rank and selections per expert, and gives every copy
 //             its place among the block's; the block that comes last adds up and sends the notices
 //   exchange  every block reads the notices of all ranks in its own control window: the count
@@ -11,12 +12,12 @@
 //   move      each warp takes tokens in turn.  A token's row comes in once, by bulk copies into one
 //             of the warp's stages, and goes out to each destination from there; a stage is filled
 //             again when the stores before the latest have been read out of it.  Destinations are
-//             rotated by rank and token, so that no rank is everybody's first.  In waves
+//             rotated by rank and token, so that no rank is everybody's first.  Rows go in waves
 //             (waves.cuh) where experts are to begin before all rows are there
 //   finish    the block that comes last tells every rank, awaits all of them and adds up the
 //             selections of the own experts
-// No block waits for another of the same grid but through the notices, which all blocks have to
-// count for: blocks may start late, but none may be kept out for good.
+// A block waits for others of its grid through the notices only, which need the counts of all
+// blocks.  So blocks may start late, but none may be kept out for good.
 #include "comm/high_throughput/cuda/count.cuh"
 #include "comm/high_throughput/cuda/move.cuh"
 #include "comm/high_throughput/cuda/waves.cuh"
@@ -27,7 +28,7 @@ using namespace high_throughput_dispatch;
 
 namespace {
 
-// Rows of the own bank that nobody sends have no experts.
+// Marks the rows of this rank's bank that nobody sends as having no experts.
 __device__ void mask_rest(const Block& block) {
   const DispatchArgs& args = block.args;
   if (args.capacity_rows == 0 || block.is_cached()) {
@@ -42,7 +43,7 @@ __device__ void mask_rest(const Block& block) {
   }
 }
 
-// By the block that comes last.
+// The block that comes last calls it.
 __device__ void finish(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -109,12 +110,13 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
       block.waves_sent()[w] = 0;
     }
   } else {
-    next = start_loads(block, next.tokens);  // before anything is known of where rows go
+    next = start_loads(block, next.tokens);  // does not need to know where rows go
   }
 
   if (!block.is_cached()) {
     count_copies(block);
-    // A rank that has failed keeps quiet, or others might see banks to grow before they see that.
+    // A rank that has failed sends no notices.  Otherwise others might learn that banks must grow
+    // before they learn that it has failed.
     if (comes_last(&args.state->counted) &&
         !__syncthreads_or(threadIdx.x == 0 && is_aborted(args.signals))) {
       send_notices(block);
@@ -144,7 +146,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    // What the block stored to its peers, before the ticket; publish in the last block takes it on.
+    // What the block stored to its peers comes before its ticket; publish() in the last block
+    // extends that to its flags.
     ptx::fence_acq_rel_sys();
   }
   if (comes_last(&args.state->dispatched)) {

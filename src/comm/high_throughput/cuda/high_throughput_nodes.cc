@@ -21,7 +21,7 @@ namespace moebius::comm {
 
 namespace {
 
-// Blocks of the grids that move rows, per SM of the settings.
+// How many blocks the grids that move rows have per SM of the settings.
 constexpr int kBlocksPerSm = 4;
 
 }  // namespace
@@ -76,8 +76,8 @@ CudaNodesHighThroughput::~CudaNodesHighThroughput() {
   }
 }
 
-// Waits for the GPU for half of the timeout and then goes where a missing rank is found out: work
-// that needs a rank which has died never ends.
+// Waits for the GPU for half of the timeout, and then for the other hosts, which finds out a
+// missing rank: work that needs a rank which has died never ends.
 void CudaNodesHighThroughput::meet(const Stream& stream, std::string_view op) {
   const Event event = stream.record();
   const Deadline deadline = Deadline::after(group.timeout() / 2);
@@ -86,7 +86,7 @@ void CudaNodesHighThroughput::meet(const Stream& stream, std::string_view op) {
     backoff.pause();
   }
   enum : int64_t { kDone, kUnderWay, kGivenUp };
-  // What has been given up comes to an end, too, and not before the group says so.
+  // Work that was given up ends, too, but not before the group says so; hence the order.
   const auto state = [&] {
     const bool is_complete = event.is_complete();
     return group.has_given_up() ? kGivenUp : is_complete ? kDone : kUnderWay;
@@ -178,7 +178,7 @@ void CudaNodesHighThroughput::find_routes(Dispatch& call, const Tensor& topk_ids
   }
 }
 
-// From the exchange of notices to rows on their way.
+// Exchanges the notices and sends the rows.
 void CudaNodesHighThroughput::start(Dispatch& call, std::string_view op, Notice notice) {
   notice.row_bytes = call.layout.row_bytes();
   notice.bank = banks_.pick();
@@ -215,8 +215,8 @@ CopyRowsArgs CudaNodesHighThroughput::own_rows(const Dispatch& call) const {
   return rows;
 }
 
-// One message per other node with every token that has a copy there; one from every source whose
-// gateway on this node is this rank.
+// Sends one message to every other node, with the tokens that have a copy there, and receives one
+// from every source whose gateway on this node is this rank.
 void CudaNodesHighThroughput::send_messages(Dispatch& call) {
   const CountMatrix& counts = call.handle->counts;
   const int num_nodes = topology().num_nodes();
@@ -234,7 +234,7 @@ void CudaNodesHighThroughput::send_messages(Dispatch& call) {
     rows.block[n] = block.bytes();
     sends.push_back({gateway(topology(), rank(), n), block.raw(), block.nbytes()});
   }
-  // Destinations before this node, then those after it.
+  // The destinations before this node come first, then those after it.
   const int own = topology().node();
   for (const auto& [begin, end] : {std::pair{0, own}, std::pair{own + 1, num_nodes}}) {
     CopyRowsArgs part = rows;
@@ -260,7 +260,7 @@ void CudaNodesHighThroughput::send_messages(Dispatch& call) {
   group.exchange_on(messages_, "dispatch between nodes", sends, recvs);
 }
 
-// What has come from other nodes, to the ranks of this one.
+// Passes what has come from other nodes on to the ranks of this one.
 void CudaNodesHighThroughput::pass_on(Dispatch& call) {
   const RowLayout& layout = call.layout;
   for (size_t i = 0; i < call.incoming.size(); ++i) {
@@ -294,7 +294,7 @@ void CudaNodesHighThroughput::pass_on(Dispatch& call) {
   }
 }
 
-// Every row to its final place in the banks of this node's ranks.
+// Stores every row at its place in the banks of this node's ranks.
 void CudaNodesHighThroughput::store(Dispatch& call, const CopyRowsArgs& from, int source) {
   const CountMatrix& counts = call.handle->counts;
   CopyRowsArgs rows = from;
@@ -397,7 +397,7 @@ DispatchOutput CudaNodesHighThroughput::receive(Dispatch& call) {
                        call.stream);
   output.handle = call.made;
   output.event = call.stream.record();
-  // The bank is the output's, however long the pending one lives.
+  // Only the output keeps the bank, however long the Pending lives.
   call.banks.lease.reset();
   call.payloads.clear();
   return output;
@@ -415,7 +415,7 @@ DispatchOutput CudaNodesHighThroughput::dispatch_cached(std::span<const Tensor> 
                 .handle = &handle};
   expect_le(call.layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA");
   order_after_last(stream);
-  stream.synchronize();  // who has read the bank that is picked now is done
+  stream.synchronize();  // the kernels that have read the bank picked below are done
   start(call, "cached dispatch", {});
   meet(stream, "dispatch");
   DispatchOutput output;

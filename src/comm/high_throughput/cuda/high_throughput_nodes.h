@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High-throughput dispatch and combine on GPUs of several nodes: the steps of the CPU's
+// High-throughput dispatch and combine on GPUs of several nodes.  The steps are those of the CPU
 // (dispatch_transfer.h, combine_transfer.h), with rows on the GPUs.
 //
-// Hosts know all counts, and wait for their GPUs where ranks meet: no kernel waits for a peer, and
-// nothing can be captured in a CUDA graph.  At most one call is unfinished; the next call of the
-// object finishes it first, so ranks meet in the same order, whenever their hooks are called.
+// Hosts know all counts, and wait for their GPUs where ranks meet.  So no kernel waits for a peer,
+// and nothing can be captured in a CUDA graph.  At most one call is unfinished.  The next call of
+// the object finishes it first, so ranks meet in the same order, whenever their hooks are called.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct CudaNodesHandle final : DispatchHandle {
   CountMatrix counts;
   Tensor to_ranks;  // i32 [T, R]: place of each copy among this rank's, -1 = none
   Tensor to_nodes;  // i32 [T, num_nodes]
-  // Tokens of another node that this rank passes on within its own, in order of source.
+  // The tokens of other nodes that this rank passes on within its own, in order of source.
   struct Relay {
     int source = 0;
     int64_t tokens = 0;
@@ -58,10 +58,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
 
  private:
@@ -73,7 +70,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   int node_size() const { return topology().node_size(topology().node()); }
   int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
 
-  // Fills in the handle's routes and what this rank tells of them.
+  // Fills in the routes of the handle, and what the notice tells of them.
   void find_routes(Dispatch& call, const Tensor& topk_ids, Notice& notice);
   void start(Dispatch& call, std::string_view op, Notice notice);
   void send_messages(Dispatch& call);
@@ -87,7 +84,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   void show_rows(Combine& call);
   void send_sums(Combine& call);
   void sum_own(Combine& call);
-  // The sum of copies that ranks of this node hold of tokens of `source`.
+  // The sums of the copies that ranks of this node hold of the tokens of `source`.
   SumRowsArgs sum_of_node(const Combine& call, int source, const CopyIndex& copies) const;
 
   // A call whose ranks have yet to meet.
@@ -99,18 +96,18 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   std::shared_ptr<Unfinished> leave_unfinished(const Stream& stream, std::string_view op);
   void finish(const std::shared_ptr<Unfinished>& call);
   void finish_last();
-  // Whatever a call before it has left behind on another stream comes first.
+  // Makes the stream wait for what an earlier call has left on another stream.
   void order_after_last(const Stream& stream);
-  // Collective: what ranks have enqueued on their streams is done.
+  // Waits until what all ranks have enqueued on their streams is done.  The call is collective.
   void meet(const Stream& stream, std::string_view op);
 
   const int dispatch_blocks_;
   const int combine_blocks_;
-  const Stream messages_;  // what goes between nodes, beside what stays on this one
+  const Stream messages_;  // carries what goes between nodes, beside what stays on this one
   BankPool banks_;
   std::unique_ptr<Window> shown_;  // rows that the ranks of the node read in a combine
   std::shared_ptr<Unfinished> unfinished_;
-  std::optional<Stream> last_stream_;  // of the latest call, also of one that has failed
+  std::optional<Stream> last_stream_;  // of the latest call, even if it has failed
   TransportStatistics sent_;
 };
 

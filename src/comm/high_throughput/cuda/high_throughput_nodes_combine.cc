@@ -27,10 +27,8 @@ struct CudaNodesHighThroughput::Combine {
   }
 };
 
-Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const CombineInput& input,
-                                                              const DispatchHandle& handle_,
-                                                              const Stream& stream,
-                                                              const Tensor& out_x) {
+Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combine& given) {
+  const auto& [input, handle_, stream, out_x] = given;
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);
@@ -63,7 +61,7 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const CombineInput
           }};
 }
 
-// Every rank's rows in its window, for the ranks of its node.
+// Puts this rank's rows into its window, for the ranks of its node.
 void CudaNodesHighThroughput::show_rows(Combine& call) {
   Notice notice;
   notice.row_bytes = call.layout.row_bytes();
@@ -72,7 +70,7 @@ void CudaNodesHighThroughput::show_rows(Combine& call) {
   const std::vector<int64_t> needed = bank_bytes(call.layout, counts);
   const int64_t most = *std::max_element(needed.begin(), needed.end());
   if (shown_ == nullptr || shown_->bytes() < most) {
-    shown_ = group.make_window("combine rows", most + most / 4);  // nobody reads the old one
+    shown_ = group.make_window("combine rows", most + most / 4);  // no rank reads the old one
   }
   const auto put = [&](int f, const Tensor& rows) {
     cuda::copy(shown_->local() + call.layout.offset(f, counts.rows(rank())), rows.raw(),
@@ -92,7 +90,7 @@ SumRowsArgs CudaNodesHighThroughput::sum_of_node(const Combine& call,
   SumRowsArgs sum{};
   sum.copies = copies;
   sum.topk = static_cast<int>(call.handle.topk);
-  sum.type = sum_type(call.input.x.dtype());
+  sum.dtype = call.input.x.dtype();
   sum.row_bytes = static_cast<uint32_t>(call.layout.field_bytes(0));
   sum.is_aligned = sum.row_bytes % 16 == 0;
   for (int i = 0; i < node_size(); ++i) {
@@ -107,7 +105,8 @@ SumRowsArgs CudaNodesHighThroughput::sum_of_node(const Combine& call,
   return sum;
 }
 
-// As gateway: this node's sum of each token that was passed on, back to where it came from.
+// As a gateway this rank sends its node's sum of each token that it passed on back to where the
+// token came from.
 void CudaNodesHighThroughput::send_sums(Combine& call) {
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
@@ -135,8 +134,8 @@ void CudaNodesHighThroughput::send_sums(Combine& call) {
   group.exchange_on(messages_, "combine between nodes", sends, recvs);
 }
 
-// Own tokens: the copies of this node, rounded as those of other nodes have been, then the nodes in
-// order, then biases.
+// Sums own tokens: first the copies of this node, rounded as the sums of other nodes were, then the
+// nodes in order, then the biases.
 void CudaNodesHighThroughput::sum_own(Combine& call) {
   const CudaNodesHandle& handle = call.handle;
   const int num_nodes = topology().num_nodes();
@@ -159,7 +158,7 @@ void CudaNodesHighThroughput::sum_own(Combine& call) {
   SumRowsArgs total{};
   total.copies = {to_nodes, num_nodes, handle.tokens, num_nodes};
   total.topk = own.topk;
-  total.type = own.type;
+  total.dtype = own.dtype;
   total.row_bytes = own.row_bytes;
   total.is_aligned = own.is_aligned && has_whole_words(call.out, total.row_bytes);
   for (int n = 0; n < num_nodes; ++n) {
@@ -178,7 +177,8 @@ void CudaNodesHighThroughput::sum_own(Combine& call) {
   total.out_weights = call.out_weights ? call.out_weights.data<float>() : nullptr;
   launch_sum_rows(total, combine_blocks_, call.stream);
 
-  // What others read from this rank: the token's own rank, or its gateway on this node.
+  // Counts what others read from this rank.  The reader is the token's rank, or its gateway on this
+  // node.
   for (int source = 0; source < topology().size; ++source) {
     const int reader = topology().same_node(source) ? source : gateway(topology(), source, node);
     group.count_traffic(reader, handle.counts.sent(source, rank()) * call.layout.row_bytes());

@@ -10,10 +10,10 @@ namespace moebius::comm {
 
 namespace {
 
-constexpr int64_t kBulk = 16;             // what bulk copies come in
+constexpr int64_t kBulk = 16;             // bulk copies move multiples of it
 constexpr int64_t kStageAlignment = 128;  // of a stage
-// A row that is larger is taken in pieces: fewer than four warps with two stages each do not keep
-// the links busy.
+// A larger row is taken in pieces: fewer than four warps with two stages each do not keep the links
+// busy.
 constexpr int64_t kMaxStage = 28 * 1024;
 constexpr int64_t kPiece = 14 * 1024;
 

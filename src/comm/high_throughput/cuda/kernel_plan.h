@@ -14,31 +14,31 @@
 
 namespace moebius::comm {
 
-inline constexpr int kMaxFields = 16;    // payloads of a call, then ids, weights, source token
+inline constexpr int kMaxFields = 16;    // the payloads of a call, then ids, weights, source token
 inline constexpr int kMaxSegments = 96;  // bulk copies of one token
 inline constexpr int kMaxItems = 64;     // shared-memory stages of one token
 inline constexpr int kMaxCudaTopk = 32;  // one lane per slot
 inline constexpr int kMaxBanks = 64;
-// Between two GPUs 8 and 15 waves of rows were the same (docs/performance/gpu_experts.md); among
-// more, more of them let GEMMs begin sooner.
-inline constexpr int kWaves = 16;      // at most, of rows that come in waves (row_arrivals.h)
-inline constexpr int kWaveChunks = 4;  // of 32 tokens, of a warp that sends in waves
+// The most waves in which rows come (row_arrivals.h).  Between two GPUs 8 and 15 waves took the
+// same time (docs/performance/gpu_experts.md); among more GPUs, more waves let GEMMs begin sooner.
+inline constexpr int kWaves = 16;
+inline constexpr int kWaveChunks = 4;  // chunks of 32 tokens that a warp sends in waves, at most
 
 // The control window of a rank.  Every part has one writer per source rank.
 //   abort    [R]: each rank's abort word (signals.h)
 //   notices  [2, R, notice_words()] by parity of the epoch: what each source says before rows move
 //   done     [R]: all rows of that source's dispatch stand in this rank's bank
-//   arrived  [kWaves, R]: those of a wave and the waves before it do
 //   ready    [R]: that rank's combine memory may be written for this epoch
+//   arrived  [kWaves, R]: the rows of a wave and of the waves before it stand in this rank's bank
 // A word of a notice is {epoch | value}, valid by itself.
 struct ControlLayout {
   int num_ranks = 1;
   int max_local_experts = 0;
 
   enum NoticeWord {
-    kBank,           // own bank of this call
+    kBank,           // the source's bank of this call
     kBankUnits,      // its size in units of 256 bytes
-    kCapacityRows,   // rows its layout is made for; 0: as many as arrive
+    kCapacityRows,   // the rows that its layout is made for; 0: as many as arrive
     kRowBytes,       // of all fields; the same on every rank
     kEarlyRows,      // DispatchInput::early_rows
     kMostEarlyRows,  // DispatchInput::most_early_rows
@@ -70,7 +70,7 @@ struct ControlLayout {
   }
 };
 
-// As RowLayout::offset, for kernels: fields of `rows` rows each start at multiples of 256 bytes.
+// RowLayout::offset for kernels: the fields of `rows` rows start at multiples of 256 bytes each.
 inline constexpr int64_t kFieldAlignment = 256;
 MOEBIUS_HOST_DEVICE constexpr int64_t field_span(int64_t field_bytes, int64_t rows) {
   return (field_bytes * rows + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
@@ -110,9 +110,9 @@ struct PayloadShape {
 inline constexpr int kMaxWarps = 16;
 inline constexpr int kMaxStages = 8;
 
-// `warps`, `stages`: as wanted, 0 = computed: as many warps as have two stages in
-// `shared_bytes`, then as many stages as fit.  Throws InvalidArgument for rows beyond what a plan
-// can hold.
+// The plan has `warps` and `stages` as given.  With 0 it has as many warps as can have two stages
+// each in `shared_bytes`, then as many stages as fit.  Throws InvalidArgument for rows beyond what
+// a plan can hold.
 StagePlan make_stage_plan(std::span<const PayloadShape> payloads,
                           int64_t shared_bytes,
                           int warps,
@@ -120,13 +120,10 @@ StagePlan make_stage_plan(std::span<const PayloadShape> payloads,
 
 // Shared memory of a dispatch block, in bytes from its start.
 struct DispatchShared {
-  int num_ranks = 1;
-  int num_experts = 1;
-  int num_fields = 1;
-  int warps = 1;
-  int stages = 1;
+  int num_ranks = 1, num_experts = 1, num_fields = 1;
+  int warps = 1, stages = 1;
   uint32_t stage_bytes = 0;
-  bool in_waves = false;  // perhaps
+  bool in_waves = false;  // rows may go in waves
 
   // The stages come first, since bulk copies want the alignment.
   MOEBIUS_HOST_DEVICE constexpr uint32_t barriers() const {  // u64 [warps, stages]
@@ -164,31 +161,33 @@ struct DispatchShared {
   }
 };
 
-// Epochs wrap, and calls without waves do not store the words `arrived`, which kernels may look at
-// long after (row_arrivals.cuh): now and then a dispatch tells them of its call, so that none is
-// ever 2^31 calls old and taken for one that is to come.  Why not every so many epochs: which of
-// them are of dispatches is up to the caller.
+// Epochs wrap.  Calls without waves do not store the words `arrived`, and kernels may look at these
+// long after (row_arrivals.cuh).  So now and then a dispatch refreshes them with its epoch; no word
+// is then ever 2^31 calls old, where it would be taken for one of a call to come.  Why this does
+// not depend on the epoch alone: the caller decides which epochs are those of dispatches.
 inline constexpr uint32_t kCallsBetweenRefreshes = 1u << 20;
 MOEBIUS_HOST_DEVICE constexpr bool is_refresh_due(uint32_t epoch, uint32_t last_refresh) {
   return epoch - last_refresh >= kCallsBetweenRefreshes;
 }
 
-// That a rank can send in waves.
+// The most tokens that a rank can send in waves.
 constexpr int64_t most_tokens_in_waves(int num_blocks, int num_warps) {
   return int64_t{num_blocks} * num_warps * kWaveChunks * 32;
 }
 
-// Experts of a wave, where the rank with most has so many.
+// The experts of a wave, when the rank with most experts has so many.
 constexpr int experts_per_wave(int max_local_experts) {
   return (max_local_experts + kWaves - 2) / (kWaves - 1);
 }
 
-// Part `index` of `parts` of [0, n): contiguous, sizes differ by at most one.
+// The begin of part `index` of [0, n) in `parts` contiguous parts, whose sizes differ by at most
+// one.
 MOEBIUS_HOST_DEVICE constexpr int64_t part_begin(int64_t n, int index, int parts) {
   return n * index / parts;
 }
 
-// What the first block tells its host once the counts of all ranks are known; in pinned memory.
+// What the first block tells its host once the counts of all ranks are known.  It lies in pinned
+// memory.
 struct HostCounts {
   enum Status : uint32_t { kNothing, kMoved, kGrow };
   uint64_t word;                                   // {tag of the launch | status}, stored last
@@ -197,10 +196,10 @@ struct HostCounts {
   uint32_t copies[kMaxCudaRanks * kMaxCudaRanks];  // [R, R], from row to column
 };
 
-// Combine: every holder of rows pushes them to the ranks whose tokens they are, chunk by chunk,
-// into the owner's window: {slots: a row each, by holder and then in the holder's order} and, if
-// they are combined too, {weights of each slot}.  A second window has one flag per chunk.  Rows an
-// owner holds itself stay where they are.
+// Combine: every holder of rows pushes them, chunk by chunk, into the windows of the ranks that own
+// their tokens.  The window of an owner has a slot for each row, by holder and then in the holder's
+// order, and after these the weights of each slot, if weights are combined, too.  A second window
+// has one flag per chunk.  Rows that an owner holds itself stay where they are.
 
 inline constexpr int64_t kChunkBytes = 56 * 1024;
 constexpr uint32_t chunk_rows(int64_t row_bytes) {
@@ -218,7 +217,7 @@ struct CombinePair {
   uint32_t first_slot = 0;  // in the owner's window
   uint32_t first_flag = 0;
 };
-// copies [R, R], from row (owner) to column (holder).
+// copies is [R, R], from row (owner) to column (holder).
 MOEBIUS_HOST_DEVICE constexpr CombinePair combine_pair(
     const uint32_t* copies, int num_ranks, int owner, int holder, uint32_t rows_per_chunk) {
   CombinePair pair;
@@ -233,7 +232,7 @@ MOEBIUS_HOST_DEVICE constexpr CombinePair combine_pair(
   pair.rows = copies[owner * num_ranks + holder];
   return pair;
 }
-// All slots of an owner.
+// The number of slots of an owner.
 MOEBIUS_HOST_DEVICE constexpr uint32_t combine_slots(const uint32_t* copies,
                                                      int num_ranks,
                                                      int owner) {
@@ -248,7 +247,7 @@ MOEBIUS_HOST_DEVICE constexpr int64_t combine_weights_offset(uint32_t slots, int
 }
 
 inline constexpr int kCombineWarps = 20;
-inline constexpr int kPushWarps = 4;  // of them, at first; later they sum, too
+inline constexpr int kPushWarps = 4;  // those of them that push first and sum later
 inline constexpr int kMaxPushWarps = 8;
 inline constexpr int kPushStageBytes = 14 * 1024;
 

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The high-throughput kernels: their arguments and launchers, for the host that calls them.
-// All pointers are device addresses.
+// The arguments and launchers of the high-throughput kernels.  All pointers are device addresses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,26 +11,28 @@
 
 #include "comm/device/signals.h"
 #include "comm/high_throughput/cuda/kernel_plan.h"
+#include "moebius/dtype.h"
 
 namespace moebius::comm {
 
-// In device memory, one per object and rank, zero at first; advanced by the kernels alone, so that
-// a CUDA graph may replay them.
+// The state of an object on a rank, in device memory, zero at first.  Only kernels advance it, so a
+// CUDA graph may replay them.
 struct CallState {
   uint32_t epoch;     // calls so far
-  uint32_t combines;  // of them
+  uint32_t combines;  // those of them that were combines
   uint32_t refresh;   // the epoch in which `arrived` was last refreshed
-  // Blocks that have come there since the start: the last of a launch is told by the remainder.
-  // Why 64 bits: the number of blocks need not divide 2^32.
+  // How many blocks have come to each point since the start.  The remainder tells which block of a
+  // launch is the last.  Why 64 bits: the number of blocks need not divide 2^32.
   uint64_t counted;
   uint64_t dispatched;
   uint64_t combined;
   uint64_t waves_sent[kWaves];
-  // TransportStatistics; `call_` of the dispatch under way.
+  // For TransportStatistics; call_selections is of the dispatch under way.
   uint64_t call_selections;
   uint64_t selections;
   uint64_t copies;
-  // Tokens that warps of a combine have taken, by parity of `combines`; each clears the other.
+  // The tokens that warps of a combine have taken, by parity of `combines`; a combine clears the
+  // counter of the next one.
   unsigned long long taken[2];
 };
 
@@ -52,7 +53,7 @@ struct DispatchArgs {
   int num_local;            // experts of this rank
   int expert_alignment;
 
-  // Fields as in RowLayout; sources of payloads alone.
+  // Fields are as in RowLayout; only payloads have a source.
   int num_payloads;
   int num_fields;
   uint32_t field_bytes[kMaxFields];
@@ -63,20 +64,20 @@ struct DispatchArgs {
   Segment segments[kMaxSegments];
   DispatchShared shared;
 
-  // Rows come in waves where the rank with most gets at least so many and no more than that, all
-  // ranks want the same, and it is not 0.
+  // Rows come in waves when early_rows is not 0, the rank with most rows gets from early_rows to
+  // most_early_rows of them, and all ranks have the same two numbers.
   uint32_t early_rows;
   uint32_t most_early_rows;
   int experts_per_wave;
   uint32_t* waves_of;  // scratch, [T]: a bit for each wave with copies of the token
   uint8_t* wave_of;    // scratch, [T, R]: the wave of the copy there, if there is one
 
-  uint32_t bank;           // own, this call
+  uint32_t bank;           // this rank's bank of this call
   uint32_t bank_units;     // its size in units of 256 bytes
   uint32_t capacity_rows;  // 0: as many as arrive
   uint32_t row_bytes;      // of all fields
 
-  // The handle: written without, read along a known route.
+  // The tables of the handle.  A dispatch writes them; along a known route they are read.
   int32_t* index;              // [T, R]: row of the copy there, -1 = none
   uint32_t* copies;            // [R, R], from row to column
   int32_t* expert_num_tokens;  // [num_local]
@@ -87,8 +88,6 @@ struct DispatchArgs {
   uint32_t host_tag;
 };
 
-enum class SumType : uint8_t { kF32, kF16, kBF16 };
-
 struct CombineArgs {
   SignalContext signals;
   ControlLayout control_layout;
@@ -97,13 +96,13 @@ struct CombineArgs {
   uint64_t* flags[kMaxCudaRanks];   // every rank's window of chunk flags
   CallState* state;
 
-  // The handle.
+  // The tables of the handle.
   const uint32_t* copies;  // [R, R]
   const int32_t* index;    // [T, R]
   int64_t num_tokens;
   int topk;
 
-  SumType type;
+  DType dtype;  // f32, f16 or bf16
   uint32_t row_bytes;
   uint32_t rows_per_chunk;
   bool in_bulk;              // x goes by bulk copies
@@ -118,8 +117,9 @@ struct CombineArgs {
   CombineShared shared;
 };
 
-// Makes the kernels resident on the current device and lets them have their shared memory.  To be
-// called before any rank of this process may have a kernel that waits: loading may synchronise.
+// Make the kernels resident on the current device and let them have their shared memory.  Call
+// these before any rank of this process may have a kernel that waits, since loading may
+// synchronise.
 cudaError_t load_dispatch_kernels(int64_t shared_bytes);
 cudaError_t load_combine_kernels(int64_t shared_bytes);
 

@@ -10,7 +10,8 @@
 
 namespace moebius::comm {
 
-// Collective.  Throws Unsupported for ranks on several nodes, and in a build without CUDA.
+// The call is collective.  Throws Unsupported for a GPU that cannot be used, and in a build without
+// CUDA.
 std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
     Group& group,
     ExpertPlacement placement,

@@ -24,7 +24,7 @@ class WarpTokens {
   int step_;
 };
 
-// Where a warp is among the pieces of its tokens, by turns in each of its stages.
+// Where a warp is among the pieces of its tokens.  Pieces take its stages in turn.
 template <typename Tokens>
 struct Cursor {
   Tokens tokens;
@@ -46,7 +46,7 @@ struct Cursor {
   }
 };
 
-// By the first lane: the piece of the token at `at` into its stage.
+// The first lane loads the piece at `at` into its stage.
 template <typename Tokens>
 __device__ inline void load_piece(const Block& block, const Cursor<Tokens>& at) {
   const DispatchArgs& args = block.args;
@@ -70,14 +70,7 @@ template <typename Tokens>
 __device__ inline Cursor<Tokens> start_loads(const Block& block, const Tokens& tokens) {
   const DispatchArgs& args = block.args;
   Cursor<Tokens> at{tokens};
-  if (block.lane() == 0) {
-    for (int i = 0; i < args.shared.stages; ++i) {
-      ptx::mbarrier_init(block.barrier(i), 1);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(args.shared.stages, block.lane(), [&](int i) { return block.barrier(i); });
   for (int i = 0; i < args.shared.stages && at.exists(); ++i) {
     if (block.lane() == 0) {
       load_piece(block, at);
@@ -87,8 +80,8 @@ __device__ inline Cursor<Tokens> start_loads(const Block& block, const Tokens& t
   return at;
 }
 
-// The stores of what was loaded last have been issued: the stage before that one is free once its
-// stores have read it, and is filled again.
+// Call it when the stores of the latest stage have been issued.  The stage before that one is free
+// once its stores have read it, and is filled again.
 template <typename Tokens>
 __device__ inline void load_next(const Block& block, Cursor<Tokens>& next, bool is_first) {
   ptx::bulk_wait_read<1>();
@@ -112,13 +105,13 @@ __device__ inline void await_loads(const Block& block) {
   }
 }
 
-// Of row `row` of rank `d`.
+// The address of a field of row `row` of rank `d`.
 __device__ inline std::byte* place_of(const Block& block, int field, int d, int64_t row) {
   return reinterpret_cast<std::byte*>(block.field_base(field)[d]) +
          row * block.args.field_bytes[field];
 }
 
-// By one lane: the piece in a stage, to row `row` of rank `d`.
+// One lane stores the piece that is in a stage to row `row` of rank `d`.
 __device__ inline void store_piece(
     const Block& block, const StageItem& item, int stage, int d, int64_t row) {
   for (int s = item.first; s < item.first + item.count; ++s) {
@@ -128,7 +121,7 @@ __device__ inline void store_piece(
   }
 }
 
-// Payloads that do not go in bulk of a copy of the token: to row `row` of rank `d`.
+// Stores those payloads of the token that do not go in bulk to row `row` of rank `d`.
 __device__ inline void store_plain(const Block& block, int64_t token, int d, int64_t row) {
   const DispatchArgs& args = block.args;
   for (int f = 0; f < args.num_payloads; ++f) {
@@ -159,7 +152,7 @@ __device__ inline Selection load_selection(const Block& block, int64_t token, in
   return own;
 }
 
-// What tells where the copy belongs, by a lane for each slot.
+// Stores a copy's ids, weights and token number; there is a lane for each slot.
 __device__ inline void store_ids(
     const Block& block, int64_t token, int d, int64_t row, const Selection& own, int slot) {
   const DispatchArgs& args = block.args;
@@ -176,7 +169,7 @@ __device__ inline void store_ids(
   }
 }
 
-// The stores of this warp's tokens.  `next` is the first piece that has not been asked for.
+// Stores this warp's tokens.  `next` is the first piece that has not been asked for.
 __device__ inline void move_rows(const Block& block, Cursor<WarpTokens> next) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -195,7 +188,7 @@ __device__ inline void move_rows(const Block& block, Cursor<WarpTokens> next) {
       row[i] = turn < num_ranks ? index[destination[i]] : -1;
       if (row[i] >= 0 && at.item == 0 && !block.is_cached()) {
         row[i] += block.row_base()[destination[i]];
-        index[destination[i]] = static_cast<int32_t>(row[i]);  // the next piece finds it, too
+        index[destination[i]] = static_cast<int32_t>(row[i]);  // for the next piece, too
       }
     }
     const Selection own = at.item == 0 ? load_selection(block, token, lane) : Selection{};
@@ -227,7 +220,7 @@ __device__ inline void move_rows(const Block& block, Cursor<WarpTokens> next) {
     load_next(block, next, is_first);
     is_first = false;
   }
-  ptx::bulk_wait<0>();  // not _read: whoever is told of them must find them
+  ptx::bulk_wait<0>();  // not _read: a rank that is told of the rows must find them
 }
 
 }  // namespace moebius::comm::high_throughput_dispatch

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t row = args.first_row[d] + place;
       std::byte* at = args.block[d];
       if (at == nullptr || row >= args.block_rows[d]) {
-        continue;  // routes that did not come: the exchange was given up
+        continue;  // the route did not come, since the exchange was given up
       }
       std::byte* routing[3];
       for (int f = 0; f < args.num_fields; ++f) {
@@ -133,16 +133,9 @@ unsigned grid_for(int64_t num_tokens, int num_blocks) {
 }
 
 using SumKernel = void (*)(SumRowsArgs);
-SumKernel sum_kernel_of(SumType type) {
-  switch (type) {
-    case SumType::kF32:
-      return sum_rows_kernel<F32>;
-    case SumType::kF16:
-      return sum_rows_kernel<F16>;
-    case SumType::kBF16:
-      break;
-  }
-  return sum_rows_kernel<BF16>;
+SumKernel sum_kernel_of(DType dtype) {
+  return with_row_type(dtype,
+                       [](auto type) -> SumKernel { return sum_rows_kernel<decltype(type)>; });
 }
 
 template <typename Kernel>
@@ -153,9 +146,9 @@ const void* address(Kernel* kernel) {
 }  // namespace
 
 void load_node_kernels(int device) {
-  cuda::load_kernels(
-      device, {address(copy_rows_kernel), address(sum_kernel_of(SumType::kF32)),
-               address(sum_kernel_of(SumType::kF16)), address(sum_kernel_of(SumType::kBF16))});
+  cuda::load_kernels(device,
+                     {address(copy_rows_kernel), address(sum_kernel_of(DType::kF32)),
+                      address(sum_kernel_of(DType::kF16)), address(sum_kernel_of(DType::kBF16))});
 }
 
 void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& stream) {
@@ -173,8 +166,8 @@ void launch_sum_rows(const SumRowsArgs& args, int num_blocks, const Stream& stre
     return;
   }
   const cuda::DeviceGuard guard(stream.device().index);
-  sum_kernel_of(args.type)<<<grid_for(args.copies.num_tokens, num_blocks), kThreads, 0,
-                             cuda::as_stream(stream.native_handle())>>>(args);
+  sum_kernel_of(args.dtype)<<<grid_for(args.copies.num_tokens, num_blocks), kThreads, 0,
+                              cuda::as_stream(stream.native_handle())>>>(args);
   cuda::check_launch("sum_rows_kernel");
 }
 

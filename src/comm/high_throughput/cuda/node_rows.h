@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of a dispatch over several nodes: copied to where they are received or to messages, and
-// summed on their way back.  All pointers are device addresses; everything is enqueued, and nothing
-// waits for a peer.
+// Rows of a dispatch over several nodes.  Kernels copy them to where they are received or into
+// messages, and sum them on their way back.  All pointers are device addresses.  Everything is
+// enqueued, and nothing waits for a peer.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace moebius::comm {
 
-// The copies of some tokens: `index`[token * stride + d] is the place of the one to destination d
-// among all from the same source, -1 = none.
+// The copies of some tokens: index[token * stride + d] is the place of the copy to destination d
+// among all copies from the same source, or -1.
 struct CopyIndex {
   const int32_t* index = nullptr;
   int stride = 0;
@@ -25,42 +25,42 @@ struct CopyIndex {
 
 struct CopyRowsArgs {
   CopyIndex copies;
-  // A block of each destination, as of RowLayout.
+  // Each destination has a block, laid out as in RowLayout.
   std::byte* block[kMaxCudaRanks];    // null where no copy goes
-  int64_t block_rows[kMaxCudaRanks];  // it is laid out for
-  int64_t first_row[kMaxCudaRanks];   // of these copies
-  // Fields as in RowLayout; sources of payloads alone.
+  int64_t block_rows[kMaxCudaRanks];  // the rows that the block is laid out for
+  int64_t first_row[kMaxCudaRanks];   // the first row of these copies
+  // Fields are as in RowLayout; only payloads have a source.
   int num_payloads;
   int num_fields;
   int64_t field_bytes[kMaxFields];
   const std::byte* source[kMaxFields];
-  // With routing.
+  // These are used when the fields have routing.
   int topk;
   const int32_t* ids;     // [n, K] global
   const float* weights;   // [n, K] or null
   const int32_t* tokens;  // [n]; null: 0, 1, 2, ...
-  // Where destinations are ranks, ids become theirs.  Null: they stay global, and weights as they
-  // are.
+  // When destinations are ranks, global ids become local ids of the rank.  Null: ids stay global,
+  // and weights as they are.
   const int32_t* rank_of;   // [E]
   const int32_t* local_of;  // [E]
   int num_experts;
-  int first_rank;  // destination 0
+  int first_rank;  // the rank that is destination 0
 };
-// `num_blocks`: the most of the grid.
+// The grid has num_blocks blocks at most.
 void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& stream);
 
 // The sum of each token's copies in order of destination, then of its biases; f32, rounded once.
 struct SumRowsArgs {
   CopyIndex copies;
   const std::byte* rows[kMaxCudaRanks];  // the first of these copies at each destination
-  const float* weights[kMaxCudaRanks];   // the same; [rows, K]
+  const float* weights[kMaxCudaRanks];   // the weights of the same copies; [rows, K]
   const std::byte* bias[2];              // [n, row], or null
   const int32_t* out_index;              // row of each token's sum, -1 = none; null: the token
   int out_stride;
   std::byte* out;
   float* out_weights;  // [rows, K]; null: weights are not summed
   int topk;
-  SumType type;
+  DType dtype;  // f32, f16 or bf16
   uint32_t row_bytes;
   bool is_aligned;  // all rows are whole 16-byte words
 };

@@ -36,19 +36,6 @@ Tensor upload_by_expert(const ExpertPlacement& placement, Device device, auto va
 
 }  // namespace
 
-SumType sum_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return SumType::kF32;
-    case DType::kF16:
-      return SumType::kF16;
-    case DType::kBF16:
-      return SumType::kBF16;
-    default:
-      throw InvalidArgument(fmt::format("x dtype is {}, expected f32, f16 or bf16", name(dtype)));
-  }
-}
-
 bool has_whole_words(const Tensor& t, int64_t row_bytes) {
   return !t || (reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0 && row_bytes % 16 == 0);
 }
@@ -90,11 +77,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
     return fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
                        input.early_rows, input.capacity);
   });
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, device_, "topk_weights");
-  }
+  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, device_, "topk_weights");
 }
 
 void CudaHighThroughputBase::expect_combine(const CombineInput& input,
@@ -105,34 +88,21 @@ void CudaHighThroughputBase::expect_combine(const CombineInput& input,
                                             const Tensor& out_x) const {
   const Tensor& x = input.x;
   expect_defined(x, "x");
-  sum_type(x.dtype());
+  expect(is_float(x.dtype()),
+         [&] { return fmt::format("x dtype is {}, expected f32, f16 or bf16", name(x.dtype())); });
   expect_eq(x.num_dims(), 2, "dimensions of x");
   expect_eq(x.dim(0), num_rows, "rows of x");
   expect_on(x, device_, "x");
   const Shape shape = {num_tokens, x.dim(1)};
-  const auto expect_like_x = [&](const Tensor& t, const char* what) {
-    if (t) {
-      expect_shape(t, shape, what);
-      expect_dtype(t, x.dtype(), what);
-      expect_on(t, device_, what);
-    }
-  };
-  expect_like_x(input.bias[0], "bias");
-  expect_like_x(input.bias[1], "bias");
+  for (const Tensor& bias : input.bias) {
+    expect_operand(bias, shape, x.dtype(), device_, "bias");
+  }
   expect_combine_output(out_x, input.first_column, shape, x.dtype());
   if (out_x) {
     expect_on(out_x, device_, "out_x");
   }
-  if (input.addend) {
-    expect_shape(input.addend, out_x ? out_x.shape() : shape, "addend");
-    expect_dtype(input.addend, x.dtype(), "addend");
-    expect_on(input.addend, device_, "addend");
-  }
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, {num_rows, topk}, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, device_, "topk_weights");
-  }
+  expect_operand(input.addend, out_x ? out_x.shape() : shape, x.dtype(), device_, "addend");
+  expect_operand(input.topk_weights, {num_rows, topk}, DType::kF32, device_, "topk_weights");
   expect_stream(stream, device_);
 }
 
@@ -161,7 +131,7 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   args.is_token_in_rank = result.is_token_in_rank.data<bool>();
   args.bad_id = reinterpret_cast<unsigned long long*>(bad_id.raw());
   launch_layout(args, stream);
-  if (num_nodes > 1) {  // else the layout has said all
+  if (num_nodes > 1) {  // on one node tokens_per_node is known already
     launch_route({.ids = args.ids,
                   .num_tokens = num_tokens,
                   .topk = args.topk,

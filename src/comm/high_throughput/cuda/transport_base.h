@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What HighThroughput on GPUs does without its peers, on one node and on several: checks of what
-// callers give, the layout before a dispatch, the order by expert after it.
+// What HighThroughput on GPUs does without its peers, on one node and on several: it checks what
+// callers give, computes the layout before a dispatch, and the order by expert after it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class CudaHighThroughputBase : public HighThroughput::State {
   // Throws InvalidArgument for experts on ranks beyond what kernels can do.
   CudaHighThroughputBase(Group& group, ExpertPlacement placement);
 
-  // Throw InvalidArgument; ids are looked at by kernels.
+  // These throw InvalidArgument.  Kernels check the values of ids.
   void expect_ids_tensor(const Tensor& topk_ids) const;
   void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
   void expect_combine(const CombineInput& input,
@@ -46,9 +46,8 @@ class CudaHighThroughputBase : public HighThroughput::State {
   DeviceArena arena_;
 };
 
-// Of rows that a combine sums.  Throws InvalidArgument.
-SumType sum_type(DType dtype);
-// Whether its rows, `row_bytes` each, are whole words of 16 bytes.  An absent one is.
+// Whether the rows of a tensor, `row_bytes` each, are whole words of 16 bytes; true for none at
+// all.
 bool has_whole_words(const Tensor& t, int64_t row_bytes);
 
 }  // namespace moebius::comm

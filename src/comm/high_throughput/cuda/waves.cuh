@@ -9,11 +9,12 @@
 
 namespace moebius::comm::high_throughput_dispatch {
 
-// Stores of the last so many pieces of a warp may be under way when a wave before them is told.
+// When a wave is told, the stores of this many later pieces of the warp may be under way.
 // Why not none: a warp that waits for its stores does not send.
-constexpr int kPiecesUnderWay = 4;  // 4096 tokens 848 to 801 us, docs/performance/gpu_experts.md
+// With it 4096 tokens take 801 instead of 848 us (docs/performance/gpu_experts.md).
+constexpr int kPiecesUnderWay = 4;
 
-// The tokens of a warp, wave by wave, each in the waves that it has copies in.
+// The tokens of a warp, wave by wave.  A token comes once in each wave in which it has copies.
 class WaveTokens {
  public:
   __device__ explicit WaveTokens(const Block& block)
@@ -50,10 +51,10 @@ class WaveTokens {
   int64_t token_;  // the first
   int wave_ = 1;
   int chunk_ = -1;
-  uint32_t left_ = 0;  // of the chunk's tokens, in this wave
+  uint32_t left_ = 0;  // a bit for each token of the chunk that is still to come in this wave
 };
 
-// What WaveTokens looks at.
+// Writes what WaveTokens reads.
 __device__ inline void note_due(const Block& block) {
   const DispatchArgs& args = block.args;
   for (int chunk = 0; chunk < kWaveChunks; ++chunk) {
@@ -70,24 +71,26 @@ __device__ inline void note_due(const Block& block) {
   __syncwarp();
 }
 
-// By a warp, whose stores of the wave are complete.  The last warp of all blocks tells the ranks.
+// A warp calls it when its stores of the wave are complete.  The last warp of all blocks tells the
+// ranks.
 __device__ inline void tell_wave(const Block& block, int wave) {
   const DispatchArgs& args = block.args;
   __syncwarp();
   if (block.lane() != 0) {
     return;
   }
-  __threadfence_block();  // pairs with itself in the other warps of the block
+  __threadfence_block();  // pairs with itself in the other warps: their stores come first
   const bool is_last_of_block =
       atomicAdd(block.waves_sent() + wave, 1u) + 1 == static_cast<uint32_t>(args.shared.warps);
   __threadfence_block();
   if (!is_last_of_block) {
     return;
   }
-  // What the block stored to its peers, before the ticket; the fence of the last block takes it on.
+  // What the block stored to its peers comes before its ticket; the fence of the last block below
+  // extends that to the words that it stores.
   ptx::fence_acq_rel_sys();
   if ((ptx::atom_add_acq_rel_gpu(&args.state->waves_sent[wave], 1) + 1) % gridDim.x == 0) {
-    ptx::fence_acq_rel_sys();  // with the stores below pairs with await_wave
+    ptx::fence_acq_rel_sys();  // with the stores below, pairs with await_wave: rows of the wave
     for (int i = 1; i <= block.num_ranks(); ++i) {
       const int r = (block.rank() + i) % block.num_ranks();
       ptx::st_relaxed_sys(block.arrived(r, wave, block.rank()), make_signal(block.epoch, 0));
@@ -95,7 +98,7 @@ __device__ inline void tell_wave(const Block& block, int wave) {
   }
 }
 
-// By the block that comes last; see is_refresh_due.
+// The block that comes last calls it; see is_refresh_due.
 __device__ inline void refresh_arrived(const Block& block) {
   const int num_ranks = block.num_ranks();
   for (int i = static_cast<int>(threadIdx.x); i < kWaves * num_ranks;
@@ -105,9 +108,9 @@ __device__ inline void refresh_arrived(const Block& block) {
   }
 }
 
-// Wave 0: ids, weights and numbers of all copies of this block's tokens, for which their rows are
-// settled.  Several tokens at a time, a lane per selection: one after the other they would take
-// longer than rows do.
+// Sends wave 0: ids, weights and token numbers of all copies of this block's tokens.  It also turns
+// places among the block's copies into final rows.  A warp takes several tokens at a time, a lane
+// per selection: one after the other they would take longer than rows do.
 __device__ inline void send_ids(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -145,13 +148,13 @@ __device__ inline void send_ids(const Block& block) {
   tell_wave(block, 0);
 }
 
-// A token's copies, a rank's by its lane.
+// Each lane has the token's copy for the rank of its number.
 struct Copies {
   int32_t row = -1;
   int wave = 0;
 };
 
-// The other waves, each told once its stores are complete.
+// Sends the other waves.  Each is told once its stores are complete.
 __device__ inline void send_waves(const Block& block) {
   const DispatchArgs& args = block.args;
   const int lane = block.lane();
@@ -171,7 +174,7 @@ __device__ inline void send_waves(const Block& block) {
   bool is_first = true;
   int told = 1;
   static_assert(kWaves <= 16 && kPiecesUnderWay <= 8, "of eight pieces, four bits for each");
-  uint32_t last_waves = 0x11111111;  // the latest lowest
+  uint32_t last_waves = 0x11111111;  // the waves of the last pieces; the latest is lowest
   while (at.exists()) {
     const int64_t token = at.token();
     const int wave = at.tokens.wave();

@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency combine.  Send half: every expert row goes back to its token's rank, to the place of
-// its slot there; then the signal "returned rows".  Receive half: when the rows of all live ranks
-// are back, slots are weighted and summed in order, in f32, and rounded once.
+// Low-latency combine on CPUs.
 //
-// With sums per rank the weights go to the experts' ranks first, signal "weights", and a row goes
-// back per token, to the place of its first slot here; the receive half sums those.
+// Send half: every expert row goes back to its token's rank, to the place of its slot there; then
+// comes the signal "returned rows".  Receive half: when the rows of all live ranks are back, slots
+// are weighted and summed in order, in f32, and rounded once.
+//
+// With sums per rank, the weights first go to the experts' ranks, with the signal "weights".  One
+// row per token then goes back, to the place of the token's first slot here, and the receive half
+// sums these.
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +24,7 @@ namespace {
 
 constexpr std::string_view kOp = "low latency combine";
 
-// A row between nodes: {token i32, slot i32, 8 bytes of padding, row}.
+// A row that crosses between nodes is {token i32, slot i32, 8 bytes of padding, row}.
 constexpr int64_t kRowHeader = 16;
 
 struct Transfer {
@@ -34,11 +37,10 @@ struct Transfer {
   std::vector<std::vector<std::byte>> outgoing;
   std::vector<std::vector<std::byte>> incoming;
   std::unique_ptr<Exchange> exchange;
-  bool arrived = false;
 
   void send(const Tensor& x);
   void wait();
-  void reduce();
+  LowLatencyCombineOutput reduce();
 
  private:
   void send_rows(const Tensor& x);
@@ -46,7 +48,7 @@ struct Transfer {
   void send_sums(const Tensor& x);
   void signal_returned(const std::vector<int64_t>& rows);
   void post_messages(const Tensor& x);
-  // The places of a token's rows in order of their sum, and their weights.
+  // Finds the places of a token's rows, in the order of their sum, and their weights.
   void find_terms(int64_t token, std::vector<SumTerm>& terms) const;
   bool contributes(int32_t id) const {
     return id >= 0 && !state.is_dead(state.placement.rank_of(id));
@@ -69,7 +71,7 @@ void Transfer::send_rows(const Tensor& x) {
   parallel_for(stream, static_cast<int64_t>(selections.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ReceivedSelection& s = selections[static_cast<size_t>(i)];
-      if (state.is_reachable(s.source) && !state.is_dead(s.source)) {
+      if (state.is_live_here(s.source)) {
         std::memcpy(state.window->peer(s.source) + layout.returned(handle->bank, s.token, s.slot),
                     x.bytes() + static_cast<size_t>(s.row) * row_size, row_size);
       }
@@ -87,11 +89,11 @@ void Transfer::send_rows(const Tensor& x) {
 
 void Transfer::signal_returned(const std::vector<int64_t>& rows) {
   for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
+    if (state.is_live_here(r)) {
       state.group.count_traffic(r, rows[static_cast<size_t>(r)] * state.layout.row_bytes());
-      state.send_signal(Signal::kReturned, handle->bank, r, handle->call);
     }
   }
+  state.signal_all(Signal::kReturned, handle->bank, handle->call);
 }
 
 void Transfer::exchange_weights() {
@@ -101,20 +103,16 @@ void Transfer::exchange_weights() {
       std::copy_n(topk_weights.bytes(), topk_weights.nbytes(),
                   state.window->peer(r) + layout.weights(handle->bank, state.group.rank()));
       state.group.count_traffic(r, topk_weights.nbytes());
-      state.send_signal(Signal::kWeights, handle->bank, r, handle->call);
     }
   }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r)) {
-      state.wait_signal(Signal::kWeights, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.signal_all(Signal::kWeights, handle->bank, handle->call);
+  state.await_all(Signal::kWeights, handle->bank, handle->call, kOp);
 }
 
 void Transfer::send_sums(const Tensor& x) {
   const LowLatencyLayout& layout = state.layout;
   const auto& selections = handle->selections;
-  // Those of a token follow each other.
+  // The selections of a token follow each other.
   std::vector<size_t> first;
   std::vector<int64_t> rows(static_cast<size_t>(state.group.size()), 0);
   for (size_t i = 0; i < selections.size(); ++i) {
@@ -193,18 +191,10 @@ void Transfer::post_messages(const Tensor& x) {
 }
 
 void Transfer::wait() {
-  if (arrived) {
-    return;
-  }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.wait_signal(Signal::kReturned, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.await_all(Signal::kReturned, handle->bank, handle->call, kOp);
   if (exchange) {
     exchange->wait();
   }
-  arrived = true;
 }
 
 void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
@@ -233,8 +223,7 @@ void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
   }
 }
 
-void Transfer::reduce() {
-  wait();
+LowLatencyCombineOutput Transfer::reduce() {
   const LowLatencyLayout& layout = state.layout;
   const auto row_size = static_cast<size_t>(layout.row_bytes());
   for (const auto& block : incoming) {
@@ -260,22 +249,22 @@ void Transfer::reduce() {
                 .past_caches = false});
     }
   });
+  return {out, stream.record()};
 }
 
 }  // namespace
 
-Pending<void> CpuLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                           const LowLatencyHandle& handle,
-                                           const Stream& stream,
-                                           const Tensor& out) {
+Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& call) {
+  const auto& [input, handle, stream, out] = call;
   const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
   expect_combine(input, own->num_tokens, out);
+  stream.wait(input.previous);
   auto transfer = std::make_shared<Transfer>(Transfer{
       *this, stream, own->shared_from_this(), input.topk_ids, input.topk_weights, out, {}, {}, {}});
   transfer->send(input.x);
-  return {[transfer] { transfer->wait(); }, [transfer] { transfer->reduce(); }};
+  return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->reduce(); });
 }
 
 }  // namespace moebius

@@ -45,25 +45,36 @@ int64_t CpuLowLatency::wait_signal(
   return seen();
 }
 
+void CpuLowLatency::signal_all(Signal kind, int bank, int64_t call) {
+  for (int r = 0; r < group.size(); ++r) {
+    if (is_live_here(r)) {
+      send_signal(kind, bank, r, call);
+    }
+  }
+}
+
+void CpuLowLatency::await_all(Signal kind, int bank, int64_t call, std::string_view op) {
+  for (int r = 0; r < group.size(); ++r) {
+    if (is_live_here(r)) {
+      wait_signal(kind, bank, r, call, op);
+    }
+  }
+}
+
 void CpuLowLatency::agree_on_calls(std::string_view op) {
   if (num_given_up == num_given_up_agreed) {
     return;
   }
   constexpr int kCallBits = 40;
   const int64_t earliest = num_given_up << kCallBits;
-  const auto is_asked = [&](int rank) { return !is_dead(rank) && is_reachable(rank); };
+  signal_all(Signal::kResumed, 0, earliest | calls);
   for (int rank = 0; rank < group.size(); ++rank) {
-    if (is_asked(rank)) {
-      send_signal(Signal::kResumed, 0, rank, earliest | calls);
-    }
-  }
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (is_asked(rank)) {
+    if (is_live_here(rank)) {
       const int64_t seen = wait_signal(Signal::kResumed, 0, rank, earliest, op);
       calls = std::max(calls, seen & ((int64_t{1} << kCallBits) - 1));
     }
   }
-  call_of_bank = {};  // no peer is in a call any more, so no mailbox is in use
+  call_of_bank = {};  // no peer is still in a call, so no mailbox is in use
   num_given_up_agreed = num_given_up;
 }
 

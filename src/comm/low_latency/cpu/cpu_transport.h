@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the halves of LowLatency's dispatch and combine share on the CPU.
+// LowLatency on CPUs: what the halves of its dispatch and combine share.
 #pragma once
 
 #include <array>
@@ -15,11 +15,9 @@
 
 namespace moebius {
 
-// A received selection: where the expert's output row stands and whose it is.
+// A received selection: where the row of the expert's output stands, and which selection it is of.
 struct ReceivedSelection {
-  int32_t source = 0;
-  int32_t token = 0;
-  int32_t slot = 0;
+  int32_t source = 0, token = 0, slot = 0;
   int64_t row = 0;  // in [L * max_tokens * R, H]
 };
 
@@ -32,7 +30,7 @@ struct LowLatencyHandleState final : LowLatencyHandle,
   int bank = 0;
   int64_t num_tokens = 0;
   std::vector<ReceivedSelection> selections;
-  std::array<Tensor, 3> memory;  // of the result, which may outlive the owner
+  std::array<Tensor, 3> memory;  // the memory of the result, which may outlive the owner
 };
 
 struct CpuLowLatency final : LowLatency::State {
@@ -40,10 +38,7 @@ struct CpuLowLatency final : LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   void set_dead(int rank, bool is_dead) override;
   TransportStatistics statistics() const override { return sent; }
   Tensor expert_statistics() const override { return expert_rows.clone(); }
@@ -52,25 +47,30 @@ struct CpuLowLatency final : LowLatency::State {
   LowLatencyLayout layout;
   std::unique_ptr<Window> window;
   int64_t calls = 0;
-  // The call whose rows a bank holds (0 = none), and its result while somebody keeps it.
+  // By bank: the call whose rows it holds, 0 for none, and the result of that call, while it lives.
   std::array<int64_t, 2> call_of_bank{};
   std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
   std::array<Tensor, 2> x;              // [L, max_tokens * R, H], by bank
   std::array<Tensor, 2> x_scale;        // f32 [L, max_tokens * R, H / 128]
   std::array<Tensor, 2> row_tags_bank;  // i32 [L, max_tokens * R]
-  int64_t num_given_up = 0;             // how often a rank was
-  int64_t num_given_up_agreed = 0;      // the same when calls were last agreed on
+  int64_t num_given_up = 0;             // how often a rank was excluded
+  int64_t num_given_up_agreed = 0;      // the same number when ranks last agreed on calls
   TransportStatistics sent;
-  Tensor expert_rows;  // i64 [L]: received
+  Tensor expert_rows;  // i64 [L]: rows received
 
   bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
+  bool is_live_here(int rank) const { return !is_dead(rank) && is_reachable(rank); }
 
-  // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
-  // other their last one and go on from the latest.
+  // Call it before a dispatch.  Ranks may have failed in different calls, so after a rank was
+  // excluded the live ones tell each other their last call, and go on from the latest of these.
   void agree_on_calls(std::string_view op);
-  // Window::signal: pairs with wait_signal on the peer; makes all stores before it visible there.
+  // Release, by Window::signal.  pairs with wait_signal on the peer: all stores before it are
+  // visible there.
   void send_signal(Signal kind, int bank, int peer, int64_t call);
-  // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
+  // The same to, or from, every live rank of this node.
+  void signal_all(Signal kind, int bank, int64_t call);
+  void await_all(Signal kind, int bank, int64_t call, std::string_view op);
+  // Acquire.  pairs with send_signal of the peer.  Returns the value that it saw, at least `call`.
   int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
 };
 

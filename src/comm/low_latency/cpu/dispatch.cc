@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency dispatch.  Send half: each token's row goes once to every rank with one of its
-// experts, into this rank's private mailbox there; then the signal "rows".  Receive half: when the
-// rows of all live ranks are there, they are fanned out to the experts' rows; then the signal
-// "unpacked".
+// Low-latency dispatch on CPUs.  Send half: each token's row goes once to every rank with one of
+// its experts, into this rank's private mailbox there; then comes the signal "rows".  Receive half:
+// when the rows of all live ranks are there, they are copied to the experts' rows; then comes the
+// signal "unpacked".
 
 #include <algorithm>
 #include <cstring>
@@ -29,7 +29,6 @@ struct Transfer {
   std::shared_ptr<LowLatencyHandleState> handle;
   std::vector<std::vector<std::byte>> outgoing;  // mailboxes for ranks that cannot be stored to
   std::unique_ptr<Exchange> exchange;
-  bool arrived = false;
   bool unpacked = false;
 
   Transfer(CpuLowLatency& s,
@@ -39,7 +38,7 @@ struct Transfer {
       : state(s), stream(on), cast(kind), handle(std::move(made)) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
-  // A call that failed or was given up has no more use for its rows: the mailboxes may be reused.
+  // A call that has failed or was dropped needs its rows no more, so the mailboxes may be reused.
   ~Transfer() { release_mailboxes(); }
 
   void send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_tags);
@@ -119,7 +118,7 @@ void Transfer::write_messages(const Tensor& x,
   const LowLatencyLayout& layout = state.layout;
   const auto* ids = topk_ids.data<int32_t>();
   parallel_for(stream, route.num_tokens, 1, [&](int64_t t, int64_t) {
-    // One message, cast once, then one copy of it to each rank.
+    // The message is made and cast once, then copied to each rank.
     std::vector<std::byte> message(static_cast<size_t>(layout.message_bytes()));
     auto* words = reinterpret_cast<int32_t*>(message.data());
     words[0] = static_cast<int32_t>(t);
@@ -144,33 +143,19 @@ void Transfer::write_messages(const Tensor& x,
 }
 
 void Transfer::wait() {
-  if (arrived) {
-    return;
-  }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.wait_signal(Signal::kRows, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.await_all(Signal::kRows, handle->bank, handle->call, kOp);
   if (exchange) {
     exchange->wait();
   }
-  arrived = true;
 }
 
 void Transfer::release_mailboxes() {
-  if (std::exchange(unpacked, true)) {
-    return;
-  }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.send_signal(Signal::kUnpacked, handle->bank, r, handle->call);
-    }
+  if (!std::exchange(unpacked, true)) {
+    state.signal_all(Signal::kUnpacked, handle->bank, handle->call);
   }
 }
 
 LowLatencyDispatchOutput Transfer::unpack() {
-  wait();
   const LowLatencyLayout& layout = state.layout;
   const int bank = handle->bank;
   const int64_t num_local = state.num_local();
@@ -181,7 +166,8 @@ LowLatencyDispatchOutput Transfer::unpack() {
   output.expert_num_tokens = Tensor::zeros({num_local}, DType::kI32);
   auto* counts = output.expert_num_tokens.data<int32_t>();
 
-  // Rows of an expert in order of (source rank, source token): mailboxes are in token order.
+  // The rows of an expert end up in order of (source rank, source token), since messages in a
+  // mailbox are in order of tokens.
   std::vector<const std::byte*> messages;
   for (int source = 0; source < state.group.size(); ++source) {
     if (state.is_dead(source)) {
@@ -250,6 +236,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
     state.expert_rows.data<int64_t>()[l] += counts[l];
   }
   output.handle = handle;
+  output.event = stream.record();
   return output;
 }
 
@@ -258,9 +245,10 @@ LowLatencyDispatchOutput Transfer::unpack() {
 Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
+  stream.wait(input.previous);
   const Tensor& topk_ids = input.topk_ids;
   expect_ids(topk_ids, placement.num_experts());
-  if (topk_ids.numel() > options.max_tokens) {  // else there is room for all at any expert
+  if (topk_ids.numel() > options.max_tokens) {  // else any expert has room for all of them
     std::vector<int64_t> num_selections(static_cast<size_t>(placement.num_experts()), 0);
     for (const int32_t id :
          std::span(topk_ids.data<int32_t>(), static_cast<size_t>(topk_ids.numel()))) {
@@ -288,7 +276,7 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
   results[bank] = handle;
   auto transfer = std::make_shared<Transfer>(*this, stream, input.cast, handle);
   transfer->send(input.x, topk_ids, input.row_tags);
-  return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
+  return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); });
 }
 
 }  // namespace moebius

@@ -1,18 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The window of LowLatency, byte by byte: two banks, then signals.
+// The window of LowLatency on CPUs, byte by byte: two banks, then signals.
 //
-//   bank b      for every source rank: a mailbox {count i64, 56 bytes of padding, max_tokens
-//               messages}
-//               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype (a sum's place
-//               is that of the first slot on its rank); for sums per rank then the weights of every
-//               source, f32 [R, max_tokens, K]
-//   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index:
-//               the number of the call it speaks for (calls count from 1, so 0 = nothing yet);
-//               kResumed, bank 0: see agree_on_calls()
-//   message     {token i32, tag i32, K expert ids i32, padding to 16, row, scales}; the tag is the
-//               caller's (-1 where it gives none), so messages are the same size with and without
+//   bank b      First comes a mailbox for every source rank: {count i64, 56 bytes of padding,
+//               max_tokens messages}.  Then come the returned rows of own tokens, [max_tokens, K,
+//               H] in in_dtype; a sum stands at the place of its rank's first slot.  With sums per
+//               rank the weights of every source come last, f32 [R, max_tokens, K].
+//   signals     i64 [kNumSignals, 2 banks, R].  The peer whose rank is the last index writes the
+//               number of the call that it speaks for; calls count from 1, so 0 is none yet.  For
+//               kResumed, which uses bank 0, see agree_on_calls().
+//   message     {token i32, tag i32, K expert ids i32, padding to 16, row, scales}.  The tag is the
+//               caller's, or -1, so messages have the same size with and without tags.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,7 @@ enum class Signal : int { kRows, kUnpacked, kReturned, kResumed, kWeights };
 inline constexpr int kNumSignals = 5;
 
 struct LowLatencyLayout {
-  int64_t max_tokens = 0;
-  int64_t topk = 0;
-  int64_t hidden = 0;
+  int64_t max_tokens = 0, topk = 0, hidden = 0;
   int64_t element_bytes = 0;  // of in_dtype
   int num_ranks = 0;
   bool sums_ranks = false;
@@ -46,7 +43,7 @@ struct LowLatencyLayout {
   static constexpr int64_t kTagWord = 1;
   static constexpr int64_t kFirstIdWord = 2;
   int64_t row_offset() const { return align(4 * (kFirstIdWord + topk), 16); }
-  // Room for either form: the row as it is, or one byte per element and its scales.
+  // There is room for either form: the row as it is, or one byte per element and the scales.
   int64_t message_bytes() const {
     const int64_t cast = hidden + 4 * (hidden / kScaleGroup);
     return align(row_offset() + (cast > row_bytes() ? cast : row_bytes()), 16);
@@ -61,7 +58,8 @@ struct LowLatencyLayout {
   int64_t weights(int bank, int source) const {
     return bank * bank_bytes() + weights_in_bank() + source * weights_bytes();
   }
-  int64_t weights_bytes() const { return align(4 * max_tokens * topk, 64); }  // of a source
+  // The bytes of the weights of one source.
+  int64_t weights_bytes() const { return align(4 * max_tokens * topk, 64); }
   int64_t bank_bytes() const {
     return align(weights_in_bank() + (sums_ranks ? num_ranks * weights_bytes() : 0), 256);
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fp8 cast of rows in flight (comm/low_latency/cast.h), by warps.
+// The fp8 cast of rows in flight (comm/low_latency/cast.h), done by warps.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -26,10 +26,11 @@ __device__ __forceinline__ float to_float(float value) {
   return value;
 }
 
-// A part of a row, cast to e4m3: each lane has 16 elements of every 512, 8 lanes a group of 128.
+// A part of a row that is cast to e4m3.  Each lane has 16 elements of every 512, so 8 lanes have a
+// group of 128.
 template <typename In>
 struct CastPart {
-  static constexpr int kUnit = 16;  // what receivers copy by
+  static constexpr int kUnit = 16;  // bytes of the words that receivers copy
   static constexpr bool kIsCast = true;
   static constexpr int kRounds = kPartElements / 512;
   static constexpr int kLoads = 16 * static_cast<int>(sizeof(In)) / 16;  // per round
@@ -73,7 +74,7 @@ struct CastPart {
       float scale = amax * (1.0f / 448.0f);
       float inverse = __fdiv_rn(448.0f, amax);
       if (is_ue8m0) {
-        // The smallest power of two that is not below; scale is normal.
+        // This is the smallest power of two that is not below the scale, which is a normal number.
         scale = __uint_as_float((__float_as_uint(scale) + 0x7fffffu) & 0xff800000u);
         inverse = __fdiv_rn(1.0f, scale);
       }
@@ -93,7 +94,7 @@ struct CastPart {
     }
   }
 
-  // The scale of group `lane` of this part, for the first kPartElements / 128 lanes.
+  // The first kPartElements / 128 lanes get the scale of the group of their number in this part.
   __device__ float own_scale() const {
     float mine = 0.0f;
 #pragma unroll
@@ -118,5 +119,18 @@ struct CastPart {
     }
   }
 };
+
+// What `visit` returns for the type of an element to cast; a uint16_t stands for a bf16.
+template <typename Visit>
+auto with_cast_type(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kF32:
+      return visit(float{});
+    case DType::kF16:
+      return visit(__half{});
+    default:
+      return visit(uint16_t{});
+  }
+}
 
 }  // namespace moebius::comm

@@ -1,19 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency combine on a GPU; layout and words in window_layout.h.
+// Low-latency combine on a GPU.  Layout and words are those of window_layout.h.
 //
-// Grid and block as in dispatch.cu.
-//   send     item (message, unit of parts): each row of the message goes back to the place of its
-//            selection on the token's rank; then the flags of all of them, since a release and
-//            what it waits for take longer than a row.
-//   receive  item (token, chunk of one word per lane): awaits the flags of the token's selections,
-//            weights and sums them in order of their slots, in f32, rounded once.
-// Shared memory: see CombineSharedMap.
+// Grid and block are as in dispatch.cu.
+//   send     An item is (message, unit of parts).  Each row of the message goes back to the place
+//            of its selection on the token's rank.  The flags of all of them come after that, since
+//            a release and what it waits for take longer than a row.
+//   receive  An item is (token, chunk of one word per lane).  A warp awaits the flags of the
+//            token's selections, and weights and sums them in order of their slots, in f32; it
+//            rounds once.
+// Shared memory is that of CombineSharedMap.
+#include <type_traits>
+
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -21,8 +22,8 @@ using namespace low_latency_combine;
 
 namespace {
 
-// Of a token's selections, those whose place holds the sum of their rank, in order of rank: lane j
-// has the j-th of the `num`.  `contributes` is left true for them.
+// Finds those of a token's selections whose place holds the sum of their rank.  Lane j gets the
+// j-th of the `num` of them, in order of rank.  `contributes` stays true for them alone.
 __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
   const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
   contributes = contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
@@ -41,9 +42,11 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
   return mine;
 }
 
-// One lane's words of a token's selections, weighted and summed.
-template <typename Element, typename Word, LowLatencySum kSum>
+// A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
+// the kernel must end.
+template <typename Type, typename Word, LowLatencySum kSum>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
+  using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -59,11 +62,11 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     const int32_t id = __ldg(combine.ids + first_selection + lane_id());
     weight = __ldg(combine.weights + first_selection + lane_id());
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
-      rank = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
       contributes = !has_rank(block.dead, rank);
     }
   }
-  int selection = lane_id();  // of term `lane`
+  int selection = lane_id();  // the selection of term `lane`
   int num_terms = 0;
   if constexpr (kSum == LowLatencySum::kRanks) {
     selection = order_by_rank(layout.topk, rank, contributes, num_terms);
@@ -89,7 +92,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   const bool is_inside = element < layout.hidden;
   const std::byte* base = window + layout.returned_at(bank, first_selection) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  const Word sum = weighted_sum<Element, Word>(terms, weight, is_inside, [&](int term) {
+  const Word sum = weighted_sum<Type, Word>(terms, weight, is_inside, [&](int term) {
     const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
     return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
   });
@@ -101,7 +104,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   return true;
 }
 
-template <typename Element, typename Word, LowLatencySum kSum>
+template <typename Type, typename Word, LowLatencySum kSum>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -111,9 +114,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   const CudaLowLatencyLayout& layout = call.layout;
 
   if (threadIdx.x == 0) {
-    block.epoch = call.state->place_epoch[call.place];
-    block.dead = call.state->dead;
-    block.has_failed = is_aborted(args.signals);
+    block.begin(call, args.signals, call.state->place_epoch[call.place]);
   }
   __syncthreads();
   if (block.has_failed) {
@@ -129,8 +130,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders &&
-          !send_sums<Element, Word>(SendCursor(args, block, num_senders))) {
+      if (warp_id() < num_senders && !send_sums<Type, Word>(SendCursor(args, block, num_senders))) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
@@ -147,11 +147,11 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(Element));
+    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(typename Type::Element));
     const int chunks = (layout.hidden + kChunk - 1) / kChunk;
     for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
          item += num_receive_units()) {
-      if (!receive_chunk<Element, Word, kSum>(args, block, item / chunks, item % chunks)) {
+      if (!receive_chunk<Type, Word, kSum>(args, block, item / chunks, item % chunks)) {
         return;
       }
     }
@@ -160,23 +160,19 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
-template <LowLatencySum kSum>
-Kernel find_kernel(DType dtype, bool is_aligned) {
-  switch (dtype) {
-    case DType::kF32:
-      return is_aligned ? combine_kernel<float, int4, kSum> : combine_kernel<float, uint32_t, kSum>;
-    case DType::kF16:
-      return is_aligned ? combine_kernel<__half, int4, kSum>
-                        : combine_kernel<__half, uint16_t, kSum>;
-    default:
-      return is_aligned ? combine_kernel<__nv_bfloat16, int4, kSum>
-                        : combine_kernel<__nv_bfloat16, uint16_t, kSum>;
-  }
+// Rows that are not aligned to 16 bytes are moved by single elements.
+template <typename Type, LowLatencySum kSum>
+Kernel find_kernel(bool is_aligned) {
+  using Single = std::conditional_t<sizeof(typename Type::Element) == 4, uint32_t, uint16_t>;
+  return is_aligned ? combine_kernel<Type, int4, kSum> : combine_kernel<Type, Single, kSum>;
 }
 
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
-  return sum == LowLatencySum::kRanks ? find_kernel<LowLatencySum::kRanks>(dtype, is_aligned)
-                                      : find_kernel<LowLatencySum::kSelections>(dtype, is_aligned);
+  return with_row_type(dtype, [&](auto row) {
+    using Type = decltype(row);
+    return sum == LowLatencySum::kRanks ? find_kernel<Type, LowLatencySum::kRanks>(is_aligned)
+                                        : find_kernel<Type, LowLatencySum::kSelections>(is_aligned);
+  });
 }
 
 }  // namespace
@@ -188,19 +184,10 @@ void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_
   }
 }
 
-void launch_low_latency_combine(const LowLatencyCombineCall& call,
-                                int num_blocks,
-                                int64_t shared_bytes,
-                                int device,
-                                void* stream) {
-  const cuda::DeviceGuard guard(device);
-  const Args args{call, make_signal_context(call.call)};
+void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  find_kernel(
-      call.dtype, call.sum,
-      alignment % 16 == 0)<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads,
-                             static_cast<size_t>(shared_bytes), cuda::as_stream(stream)>>>(args);
-  cuda::check_launch("low latency combine");
+  launch_call(find_kernel(call.dtype, call.sum, alignment % 16 == 0),
+              Args{call, make_signal_context(call.call)}, grid, "low latency combine");
 }
 
 }  // namespace moebius::comm

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows that travel as they are; what cast.cuh is for those that are cast.
+// Rows that travel as they are.  For rows that are cast there is cast.cuh.
 #pragma once
 
 #include "comm/low_latency/cuda/device.cuh"
 
 namespace moebius::comm {
 
-// A part of a row as it is, by words of kUnitBytes; small words are not kept in registers.
+// A part of a row as it is, in words of kUnitBytes.  Small words are not kept in registers.
 template <int kUnitBytes, int kElementBytes>
 struct CopyPart {
   static constexpr int kUnit = kUnitBytes;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's side of LowLatency on a GPU: it gives out places, launches, and looks for faults.  It
-// waits for the GPU only in the first dispatch after ranks were given up.
+// The host's side of LowLatency on the GPUs of one node: it gives out places, launches kernels, and
+// looks for faults.  It waits for the GPU only in the first dispatch after ranks were excluded.
 #include "comm/low_latency/cuda/cuda_transport.h"
 
 #include <fmt/format.h>
@@ -57,16 +57,16 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
-  std::array<Tensor, 5> memory;  // of the result, which may outlive the owner
+  std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
 };
 
-// Device tensors of one of the two calls that may be alive.
+// The device tensors of one of the two results that may be alive.
 struct Place {
   Tensor rows;          // [L, max_tokens * R, H] in_dtype
   Tensor cast_rows;     // the same in f8e4m3
   Tensor scales;        // f32 [L, max_tokens * R, H / 128]
   Tensor tags;          // i32 [L, max_tokens * R]
-  Tensor counts;        // i32 [L], the caller's
+  Tensor counts;        // i32 [L], handed to the caller
   Tensor num_messages;  // i32 [R]
   Tensor message_rows;  // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
@@ -81,14 +81,8 @@ class CudaLowLatency final : public LowLatency::State {
                                                    const Stream& stream) override;
   LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                     const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
-  void combine(const LowLatencyCombineInput& input,
-               const LowLatencyHandle& handle,
-               const Stream& stream,
-               const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
+  LowLatencyCombineOutput combine(const Combine& call) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -99,24 +93,30 @@ class CudaLowLatency final : public LowLatency::State {
   struct Dispatch {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
+    Event event;  // after the receive half
   };
-  struct Combine {
+  struct Return {
     comm::LowLatencyCombineCall call;
     std::shared_ptr<const CudaHandle> handle;
-    std::array<Tensor, 4> operands;  // kept until the last launch
+    LowLatencyCombineInput operands;  // kept until the last launch
+    Tensor out;
+    Event event;  // after the receive half
   };
 
   comm::LowLatencyCall make_call(int place) const;
-  uint64_t dead_mask() const;  // bit r: rank r is given up
+  uint64_t dead_mask() const;  // bit r: rank r is excluded
   Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
-  Combine begin_combine(const LowLatencyCombineInput& input,
-                        const LowLatencyHandle& handle,
-                        const Stream& stream,
-                        const Tensor& out);
-  void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
-  void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
-  // Before a dispatch: after ranks were given up the others meet, and go on.
+  LowLatencyCombineOutput output_of(const Return& rows) { return {rows.out, rows.event}; }
+  Return begin_combine(const Combine& call);
+  void launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream);
+  void launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream);
+  // `started` is a Dispatch or a Return.
+  void launch(auto& started, int phases, const Stream& stream);
+  auto launch_at_once(auto started, const Stream& stream);
+  auto launch_in_halves(auto started, const Stream& stream);
+  void expect_here(const Stream& stream) const;
+  // Call it before a dispatch: after ranks were excluded, the others meet and go on.
   void resume(const Stream& stream);
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
 
@@ -129,14 +129,14 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor expert_rows_;  // i64 [L]
   std::array<Place, 2> places_;
   int64_t calls_ = 0;
-  uint32_t num_given_up_ = 0;         // how often a rank was
-  uint32_t num_given_up_agreed_ = 0;  // the same when ranks last met
+  uint32_t num_given_up_ = 0;         // how often a rank was excluded
+  uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
   int num_blocks_ = 0;
   int64_t dispatch_shared_ = 0;
   int64_t combine_shared_ = 0;
   int max_unit_parts_ = 1;
   CombineTuning tuning_ = combine_tuning;
-  std::optional<Stream> last_stream_;  // of the latest kernel
+  std::optional<Stream> last_stream_;  // the stream of the latest kernel
 };
 
 CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -150,8 +150,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     words.data<int32_t>()[e] =
-        static_cast<int32_t>(comm::placement_word(static_cast<uint32_t>(placement.rank_of(e)),
-                                                  static_cast<uint32_t>(placement.local_index(e))));
+        static_cast<int32_t>(comm::make_pair(static_cast<uint32_t>(placement.rank_of(e)),
+                                             static_cast<uint32_t>(placement.local_index(e))));
   }
   placement_words_ = on_device(words.shape(), DType::kI32);
   cuda::copy_now(placement_words_.raw(), words.raw(), words.nbytes(), device_.index);
@@ -163,11 +163,11 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
     place.message_rows =
         on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
-  // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
+  // The blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
   const int num_sms =
       cuda::num_sms(device_.index) / static_cast<int>(comm::ranks_on_this_gpu(group).size());
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
-  // Of the rank with most experts, so that all refuse or none.
+  // Sized for the rank with most experts, so that all ranks accept or refuse together.
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
@@ -184,7 +184,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
-  // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
+  // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
+  // device.
   group.barrier("low latency set-up");
 }
 
@@ -200,6 +201,13 @@ void CudaLowLatency::check() const {
   if (fault != 0) {
     throw comm::make_comm_error(group.rank(), fault, record->seen, group.timeout().count());
   }
+}
+
+void CudaLowLatency::expect_here(const Stream& stream) const {
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
 }
 
 void CudaLowLatency::resume(const Stream& stream) {
@@ -237,15 +245,8 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags] = input;
-  expect(stream.device() == device_, [&] {
-    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
-                       to_string(device_));
-  });
-  if (cast != LowLatencyCast::kNone) {
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
-                       "the address of x of a low-latency dispatch with an fp8 cast");
-  }
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
+  expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
   const int place_index = static_cast<int>(number % 2);
@@ -264,6 +265,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
     }
   }
   calls_ = number;
+  stream.wait(previous);
 
   Dispatch dispatch;
   dispatch.handle = std::make_shared<CudaHandle>();
@@ -288,18 +290,11 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   return dispatch;
 }
 
-void CudaLowLatency::launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream) {
-  call.call.phases = phases;
-  comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
-                                    stream.native_handle());
-  last_stream_ = stream;
-}
-
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
   keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
-  // Tensors of the place keep the handle, and so the place and the memory, alive.
+  // The tensors of a result keep the handle alive, and so its place and its memory.
   const auto share = [&](const Tensor& tensor) {
     return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
   };
@@ -312,88 +307,83 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   output.expert_num_tokens = share(place.counts);
   output.row_tags = share(place.tags);
   output.handle = dispatch.handle;
+  output.event = dispatch.event;
   return output;
+}
+
+void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
+  comm::launch_low_latency_dispatch(
+      call, {num_blocks_, dispatch_shared_, device_.index, stream.native_handle()});
+}
+
+void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  comm::launch_low_latency_combine(call, {num_blocks_, uses_stages ? combine_shared_ : 0,
+                                          device_.index, stream.native_handle()});
+}
+
+void CudaLowLatency::launch(auto& started, int phases, const Stream& stream) {
+  started.call.call.phases = phases;
+  launch_kernel(started.call, stream);
+  last_stream_ = stream;
+  if ((phases & comm::kReceivePhase) != 0) {
+    started.event = stream.record();
+  }
+}
+
+auto CudaLowLatency::launch_at_once(auto started, const Stream& stream) {
+  launch(started, comm::kSendPhase | comm::kReceivePhase, stream);
+  return output_of(started);
+}
+
+auto CudaLowLatency::launch_in_halves(auto started, const Stream& stream) {
+  const auto kept = std::make_shared<decltype(started)>(std::move(started));
+  launch(*kept, comm::kSendPhase, stream);
+  return in_halves([this, kept, stream] { launch(*kept, comm::kReceivePhase, stream); },
+                   [this, kept] { return output_of(*kept); });
 }
 
 Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
-  const auto started = std::make_shared<Dispatch>(begin_dispatch(input, stream));
-  launch(started->call, comm::kSendPhase, stream);
-  const auto receive = [this, started, stream] {
-    if (started->call.call.phases != comm::kReceivePhase) {
-      launch(started->call, comm::kReceivePhase, stream);
-    }
-  };
-  return {receive, [this, started, receive] {
-            receive();
-            return output_of(*started);
-          }};
+  return launch_in_halves(begin_dispatch(input, stream), stream);
 }
 
 LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput& input,
                                                   const Stream& stream) {
-  Dispatch dispatch = begin_dispatch(input, stream);
-  launch(dispatch.call, comm::kSendPhase | comm::kReceivePhase, stream);
-  return output_of(dispatch);
+  return launch_at_once(begin_dispatch(input, stream), stream);
 }
 
-CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInput& input,
-                                                      const LowLatencyHandle& handle,
-                                                      const Stream& stream,
-                                                      const Tensor& out) {
+Pending<LowLatencyCombineOutput> CudaLowLatency::combine_async(const Combine& call) {
+  return launch_in_halves(begin_combine(call), call.stream);
+}
+
+LowLatencyCombineOutput CudaLowLatency::combine(const Combine& call) {
+  return launch_at_once(begin_combine(call), call.stream);
+}
+
+CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
+  const auto& [input, handle, stream, out] = given;
   const auto* own = dynamic_cast<const CudaHandle*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights] = input;
   expect_combine(input, own->num_tokens, out);
-  expect(stream.device() == device_, [&] {
-    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
-                       to_string(device_));
-  });
+  expect_here(stream);
   check();
-  Combine combine{{}, own->shared_from_this(), {x, topk_ids, topk_weights, out}};
-  combine.call.call = make_call(own->place);
-  combine.call.dtype = options.in_dtype;
-  combine.call.x = x.bytes();
-  combine.call.ids = topk_ids.data<int32_t>();
-  combine.call.weights = topk_weights.data<float>();
-  combine.call.out = out.bytes();
-  combine.call.num_tokens = static_cast<int>(own->num_tokens);
-  combine.call.sum = options.sum;
-  combine.call.in_bulk = tuning_.in_bulk;
-  combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
-  combine.call.max_unit_parts = max_unit_parts_;
-  return combine;
-}
-
-void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream) {
-  call.call.phases = phases;
-  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
-  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
-                                   device_.index, stream.native_handle());
-  last_stream_ = stream;
-}
-
-Pending<void> CudaLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                            const LowLatencyHandle& handle,
-                                            const Stream& stream,
-                                            const Tensor& out) {
-  const auto started = std::make_shared<Combine>(begin_combine(input, handle, stream, out));
-  launch(started->call, comm::kSendPhase, stream);
-  const auto receive = [this, started, stream] {
-    if (started->call.call.phases != comm::kReceivePhase) {
-      launch(started->call, comm::kReceivePhase, stream);
-    }
-  };
-  return {receive, receive};
-}
-
-void CudaLowLatency::combine(const LowLatencyCombineInput& input,
-                             const LowLatencyHandle& handle,
-                             const Stream& stream,
-                             const Tensor& out) {
-  Combine combine = begin_combine(input, handle, stream, out);
-  launch(combine.call, comm::kSendPhase | comm::kReceivePhase, stream);
+  stream.wait(input.previous);
+  Return rows{{}, own->shared_from_this(), input, out, {}};
+  comm::LowLatencyCombineCall& call = rows.call;
+  call.call = make_call(own->place);
+  call.dtype = options.in_dtype;
+  call.x = input.x.bytes();
+  call.ids = input.topk_ids.data<int32_t>();
+  call.weights = input.topk_weights.data<float>();
+  call.out = out.bytes();
+  call.num_tokens = static_cast<int>(own->num_tokens);
+  call.sum = options.sum;
+  call.in_bulk = tuning_.in_bulk;
+  call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
+  call.max_unit_parts = max_unit_parts_;
+  return rows;
 }
 
 uint64_t CudaLowLatency::dead_mask() const {
@@ -408,7 +398,7 @@ void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
   group.set_dead(rank, is_dead_now);
   num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
   dead[static_cast<size_t>(rank)] = is_dead_now;
-  if (!is_dead_now) {  // what it told while it was given up is not to count now
+  if (!is_dead_now) {  // forget the fault that it may have told while it was excluded
     cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
   }
   const uint64_t mask = dead_mask();

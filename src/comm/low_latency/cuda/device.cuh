@@ -6,6 +6,8 @@
 
 #include "comm/device/signals.cuh"
 #include "comm/low_latency/cuda/kernels.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -32,7 +34,7 @@ __device__ __forceinline__ int num_receive_units() {
   return static_cast<int>(gridDim.x) * kWarps;
 }
 
-// The largest power of two that all rows of x and out start at a multiple of.
+// The largest power of two of which the addresses of all rows of x and out are multiples.
 inline int64_t row_alignment(const CudaLowLatencyLayout& layout, const void* x, const void* out) {
   const int64_t bits = (int64_t{layout.hidden} * layout.element_bytes) |
                        static_cast<int64_t>(reinterpret_cast<uintptr_t>(x)) |
@@ -47,7 +49,7 @@ __device__ __forceinline__ bool has_rank(uint64_t mask, int rank) {
   return (mask >> rank & 1) != 0;
 }
 
-// All bytes that one warp moves with kUnit-byte words: kUnit 16, 4 or 2.
+// The word of kUnit bytes, 16, 4 or 2, by which a warp moves rows.
 template <int kUnit>
 struct UnitWord;
 template <>
@@ -81,7 +83,8 @@ __device__ __forceinline__ uint16_t load_word(const uint16_t* from) {
   return *from;
 }
 
-// One warp awaits a word of each of its lanes below `num`; false: the kernel must end.
+// One warp awaits a word for each of its lanes below `num`.  Returns false when the kernel must
+// end.
 __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
                                             SignalOp op,
                                             uint32_t epoch,
@@ -98,8 +101,8 @@ __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
   return ok;
 }
 
-// One warp.  Publishes which calls this rank has unpacked: the receive kernels before this one in
-// stream order are over.  pairs with begin_send of the peers
+// One warp publishes which calls this rank has unpacked: the receive kernels before this one in
+// stream order are over.  pairs with begin_send of the peers: their mailboxes here are free
 __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
                                               uint64_t dead,
                                               int bank,
@@ -112,6 +115,20 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
   }
 }
 
+// What the threads of a block share, of a dispatch or of a combine.
+struct CallBlock {
+  uint32_t epoch;
+  uint64_t dead;  // bit r: rank r is excluded
+  bool has_failed;
+
+  // One thread calls it.
+  __device__ void begin(const LowLatencyCall& call, const SignalContext& signals, uint32_t number) {
+    epoch = number;
+    dead = call.state->dead;
+    has_failed = is_aborted(signals);
+  }
+};
+
 inline SignalContext make_signal_context(const LowLatencyCall& call) {
   SignalContext context{};
   context.rank = call.rank;
@@ -123,6 +140,17 @@ inline SignalContext make_signal_context(const LowLatencyCall& call) {
     context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at(0));
   }
   return context;
+}
+
+template <typename Args>
+void launch_call(void (*kernel)(Args),
+                 const Args& args,
+                 const LowLatencyGrid& grid,
+                 const char* what) {
+  const cuda::DeviceGuard guard(grid.device);
+  kernel<<<static_cast<unsigned>(grid.num_blocks), kLowLatencyThreads,
+           static_cast<size_t>(grid.shared_bytes), cuda::as_stream(grid.stream)>>>(args);
+  cuda::check_launch(what);
 }
 
 }  // namespace moebius::comm

@@ -1,25 +1,24 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency dispatch on a GPU; layout and words in window_layout.h, places and banks in
-// kernels.h.
+// Low-latency dispatch on a GPU.  Layout and words are those of window_layout.h; places and banks
+// are explained in kernels.h.
 //
-// Grid: any number of blocks that fit on the GPU at once; nothing here waits for another block of
-// the same rank but through the window, as for peers.
-// Block: kSendWarps senders, kReceiveWarps receivers.  Work goes by warps:
-//   send     item (token, part): the part is loaded once, cast, stored to the mailboxes of all
-//            ranks with an expert of the token, then its flags.  item (token): the headers.
-//            The last block: counts per expert and numbers of messages.
-//   receive  receivers build the table of row bases from the counts; then item (message, part).
+// Grid: any number of blocks that fit on the GPU at once.  A block waits for others of its rank
+// through the window only, as it does for peers.
+// Block: kSendWarps senders and kReceiveWarps receivers.  Warps take items of work:
+//   send     An item is (token, part).  The part is loaded once, cast, and stored to the mailboxes
+//            of all ranks with an expert of the token; then come its flags.  Receivers first send
+//            the headers, an item per token.  The last block sends the counts per expert and the
+//            numbers of messages.
+//   receive  Receivers build the table of row bases from the counts.  An item is (message, part).
 // Where a message stands in its mailbox, and where its rows go, follows from the ids alone.
-// Shared memory: ids, homes of the experts, ranks of each token, counts, bases (see
-// DispatchSharedMap).
+// Shared memory: ids, homes of the experts, ranks of each token, counts and bases, as in
+// DispatchSharedMap.
 #include "comm/low_latency/cuda/cast.cuh"
 #include "comm/low_latency/cuda/copy.cuh"
 #include "comm/low_latency/cuda/receive.cuh"
 #include "comm/low_latency/cuda/send.cuh"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -45,13 +44,14 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
                 call.layout.hidden, first % call.layout.num_parts);
     }
     if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
-      // Told before anything is awaited.  The call before last of this bank: it was received, or
-      // never will be.  That of the other bank: as far as it was received.
+      // The peers are told before anything is awaited.  The previous call of this bank was
+      // received, or never will be.  Of the other bank they are told the latest call that was
+      // received.
       const uint32_t epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
       const int bank = bank_of(epoch);
       if (epoch > 2) {
         tell_unpacked(call, call.state->dead, bank, make_signal(epoch - 2, 0));
-        if (lane_id() == 0) {  // or the next call would take it back
+        if (lane_id() == 0) {  // otherwise the next call would take it back
           call.state->unpacked[bank] = make_signal(epoch - 2, 0);
         }
       }
@@ -73,11 +73,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   } else {
     if (threadIdx.x == 0) {
-      block.epoch = call.state->place_epoch[call.place];
-      block.dead = call.state->dead;
-      block.has_failed = is_aborted(args.signals);
-      ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
-      ptx::fence_mbarrier_init();
+      block.begin(args, call.state->place_epoch[call.place]);
     }
     __syncthreads();
     if (block.has_failed) {
@@ -86,7 +82,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   }
   if ((call.phases & kReceivePhase) != 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      // True for the kernels after this one, which tell the peers.
+      // It holds for the kernels after this one, which tell the peers.
       call.state->unpacked[bank_of(block.epoch)] = make_signal(block.epoch, 0);
     }
     receive<Part>(args, block, shared);
@@ -95,17 +91,11 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
-// The part that moves rows of `dtype` that begin at multiples of `alignment` bytes.
+// The kernel that moves rows of `dtype` that begin at multiples of `alignment` bytes.
 Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
   if (cast != LowLatencyCast::kNone) {
-    switch (dtype) {
-      case DType::kF32:
-        return dispatch_kernel<CastPart<float>>;
-      case DType::kF16:
-        return dispatch_kernel<CastPart<__half>>;
-      default:
-        return dispatch_kernel<CastPart<uint16_t>>;
-    }
+    return with_cast_type(
+        dtype, [](auto type) -> Kernel { return dispatch_kernel<CastPart<decltype(type)>>; });
   }
   if (dtype == DType::kF32) {
     return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>> : dispatch_kernel<CopyPart<4, 4>>;
@@ -126,18 +116,10 @@ void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes) {
   }
 }
 
-void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
-                                 int num_blocks,
-                                 int64_t shared_bytes,
-                                 int device,
-                                 void* stream) {
-  const cuda::DeviceGuard guard(device);
-  const Args args{call, make_signal_context(call.call)};
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  const Kernel kernel = find_kernel(call.dtype, call.cast, alignment);
-  kernel<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads, static_cast<size_t>(shared_bytes),
-           cuda::as_stream(stream)>>>(args);
-  cuda::check_launch("low latency dispatch");
+  launch_call(find_kernel(call.dtype, call.cast, alignment),
+              Args{call, make_signal_context(call.call)}, grid, "low latency dispatch");
 }
 
 }  // namespace moebius::comm

@@ -15,11 +15,15 @@ struct Args {
   SignalContext signals;
 };
 
-struct Block {
-  uint32_t epoch;
-  uint64_t dead;
-  bool has_failed;
+struct Block : CallBlock {
   uint64_t bases_done;  // mbarrier of the receivers
+
+  // One thread calls it.
+  __device__ void begin(const Args& args, uint32_t number) {
+    CallBlock::begin(args.dispatch.call, args.signals, number);
+    ptx::mbarrier_init(&bases_done, 32 * kReceiveWarps);
+    ptx::fence_mbarrier_init();
+  }
 };
 
 struct Pointers {

@@ -4,9 +4,9 @@
 // What the host launches for LowLatency on a GPU.  All pointers are device addresses unless said
 // otherwise; `stream` is a cudaStream_t.
 //
-// A call uses one of two *places* on its rank: output tensors and the records that tie combine to
-// dispatch.  The host gives them out in turn.  The *bank* of the window is another matter: it
-// follows the epoch, which the kernels advance, so that a captured graph may be replayed.
+// A call uses one of two *places* on its rank, which are output tensors and the records that tie a
+// combine to its dispatch.  The host gives them out in turn.  The *bank* of the window is not the
+// place: it follows the epoch, which the kernels advance, so that a captured graph may be replayed.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@
 
 namespace moebius::comm {
 
-// In device memory, one per object and rank, zero at first.
+// The state of an object on a rank, in device memory, zero at first.
 struct LowLatencyDeviceState {
-  uint32_t epoch;           // of the latest dispatch
+  uint32_t epoch;           // the number of the latest dispatch
   uint32_t arrived;         // blocks that have read `epoch` in the running dispatch
-  uint64_t dead;            // bit r: rank r is given up
+  uint64_t dead;            // bit r: rank r is excluded
   uint64_t unpacked[2];     // by bank: signal {epoch, 0} of the latest call that was received
   uint32_t place_epoch[2];  // by place: the epoch of its call
-  uint64_t selections;      // of TransportStatistics
+  uint64_t selections;      // these two are for TransportStatistics
   uint64_t copies;
 };
 
-// Blocks of two halves, each of one role: senders, and receivers that start while the senders are
-// at work; senders join them when done.
+// A block has two halves.  One sends; the other receives, beginning while the senders are at work.
+// Senders receive, too, when they are done.
 inline constexpr int kLowLatencyThreads = 1024;
 inline constexpr int kLowLatencySendWarps = kLowLatencyThreads / 32 / 2;
 
@@ -44,12 +44,13 @@ struct LowLatencyCall {
   int rank;
   int num_experts;
   int num_local;
-  const uint32_t* placement;  // [E]: make_placed(local index, rank), see placement_word()
+  const uint32_t* placement;  // [E]: the pair (signals.h) of an expert's rank and its index there
   LowLatencyDeviceState* state;
   int place;
   int phases;
-  // Of the place, written by the receive half of dispatch, read by the send half of combine.
-  int32_t* num_messages;  // [R]: of each source
+  // These belong to the place.  The receive half of dispatch writes them, the send half of combine
+  // reads them.
+  int32_t* num_messages;  // [R]: messages of each source
   int32_t* message_rows;  // [max_tokens, R, K + 1]: a message's row of each selection in
                           // [L, max_tokens * R] or -1, then its token
 };
@@ -58,17 +59,17 @@ struct LowLatencyDispatchCall {
   LowLatencyCall call;
   DType dtype;
   LowLatencyCast cast;
-  // Send half.
+  // For the send half.
   const std::byte* x;   // [T, H]
   const int32_t* ids;   // [T, K]
   const int32_t* tags;  // [T] or null
   int num_tokens;
-  // Receive half.
+  // For the receive half.
   std::byte* out;        // [L, max_tokens * R, H]
   float* out_scale;      // [L, max_tokens * R, H / 128] with a cast
   int32_t* out_tags;     // [L, max_tokens * R]
   int32_t* out_count;    // [L]
-  int64_t* expert_rows;  // [L]: received, in all calls
+  int64_t* expert_rows;  // [L]: rows received in all calls
 };
 
 struct LowLatencyCombineCall {
@@ -80,12 +81,12 @@ struct LowLatencyCombineCall {
   std::byte* out;        // [T, H]
   int num_tokens;
   LowLatencySum sum;
-  bool in_bulk;        // rows go by way of shared memory: they and x are aligned to 16 bytes
-  int unit_parts;      // of a row, what a warp sends at a time; 0: by the number of rows
-  int max_unit_parts;  // as many as shared memory has room for
+  bool in_bulk;        // rows go through shared memory, if they and x are aligned to 16 bytes
+  int unit_parts;      // parts of a row that a warp sends at a time; 0: by the number of rows
+  int max_unit_parts;  // the most for which shared memory has room
 };
 
-// What the senders of a block of combine have in shared memory: a stage and an mbarrier each.
+// The shared memory of a block of combine: each sender has a stage and an mbarrier.
 struct CombineSharedMap {
   int64_t stage_bytes;
   MOEBIUS_HOST_DEVICE constexpr int64_t stage(int warp) const { return warp * stage_bytes; }
@@ -108,7 +109,7 @@ struct CombineSharedMap {
   }
 };
 
-// Parts of a row that a warp sends at a time: so many that all warps have work once.
+// The parts of a row that a warp sends at a time, chosen so that all warps have work once.
 MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
                                                     int num_parts,
                                                     int64_t num_warps,
@@ -117,40 +118,27 @@ MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
   return static_cast<int>(parts < 1 ? 1 : parts > max_unit_parts ? int64_t{max_unit_parts} : parts);
 }
 
-// An expert's home: its rank and its index there.
-MOEBIUS_HOST_DEVICE constexpr uint32_t placement_word(uint32_t rank, uint32_t local) {
-  return rank << 16 | local;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t home_rank(uint32_t word) {
-  return word >> 16;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t home_index(uint32_t word) {
-  return word & 0xffffu;
-}
-
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
 void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
 void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
 
-// After ranks were given up: the live ones tell each other the epoch of their latest dispatch,
-// await each other, and go on from the latest; then the faults so far are forgotten.  `number`: how
-// often ranks were given up, the same on every live rank.  A rank that does not come is in the
-// record.
+// Launch it after ranks were excluded.  The live ranks tell each other the epoch of their latest
+// dispatch, await each other, and go on from the latest of these; then the faults so far are
+// forgotten.  `number` says how often ranks were excluded, and is the same on every live rank.  A
+// rank that does not come is reported in the record.
 void launch_low_latency_resume(const LowLatencyCall& call,
                                uint32_t number,
                                int device,
                                void* stream);
 void load_low_latency_resume(int device);
 
-void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
-                                 int num_blocks,
-                                 int64_t shared_bytes,
-                                 int device,
-                                 void* stream);
-void launch_low_latency_combine(const LowLatencyCombineCall& call,
-                                int num_blocks,
-                                int64_t shared_bytes,
-                                int device,
-                                void* stream);
+struct LowLatencyGrid {
+  int num_blocks;
+  int64_t shared_bytes;  // of a block
+  int device;
+  void* stream;
+};
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid);
+void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid);
 
 }  // namespace moebius::comm

@@ -28,7 +28,7 @@ unsigned grid_for(int64_t num_items) {
       std::clamp<int64_t>((num_items + kWarpsPerBlock - 1) / kWarpsPerBlock, 1, kMaxBlocks));
 }
 
-// A row as it is.
+// The row travels as it is.
 struct PlainRow {
   static constexpr bool kIsCast = false;
 };
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The message `i` of all in order of (source, slot), null past the source's last.
+// Message `i` of all in order of (source, slot); null past the source's last one.
 __device__ const std::byte* find_message(const Mailboxes& boxes, const std::byte* in, int64_t i) {
   const std::byte* mailbox = in + i / boxes.max_tokens * boxes.mailbox_bytes;
   const int64_t slot = i % boxes.max_tokens;
@@ -92,7 +92,7 @@ __device__ int32_t message_id(const std::byte* message, int k) {
   return reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kFirstIdWord + k];
 }
 
-// The sum of `count` over the threads of lower index, and over all.
+// The sum of `count` over the threads of lower index, and over all threads.
 struct Sums {
   int before;
   int all;
@@ -105,7 +105,7 @@ __device__ Sums sum_threads(int count) {
     const int lower = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step));
     sum += lane_id() >= step ? lower : 0;
   }
-  __syncthreads();  // everybody has read the last sums
+  __syncthreads();  // all threads have read the last sums
   if (lane_id() == kWarpLanes - 1) {
     of_warp[warp_id()] = sum;
   }
@@ -118,8 +118,8 @@ __device__ Sums sum_threads(int count) {
   return sums;
 }
 
-// Gives numbers from `base` on to the selections that belong to a block, in order of (message, k),
-// of messages [begin, end), up to `most` of them; returns how many there are.
+// Numbers the selections of messages [begin, end) that belong to a block, from `base` on, in order
+// of (message, k), up to `most` of them.  Returns how many it has numbered.
 template <typename Belongs>
 __device__ int number_selections(const UnpackArgs& args,
                                  int64_t begin,
@@ -149,13 +149,13 @@ __device__ int number_selections(const UnpackArgs& args,
   return static_cast<int>(min(int64_t{total}, most));
 }
 
-// Ids of a message, which may be anything when the exchange was given up; for the same reason an
-// expert may seem to have more rows than a source may send it.
+// Whether the expert is on this rank.  The ids of a message may be anything when the exchange was
+// given up; for the same reason an expert may seem to have more rows than a source may send it.
 __device__ bool is_here(const UnpackArgs& args, int32_t id) {
   return id >= 0 && id < args.num_experts && args.rank_of[id] == args.rank;
 }
 
-// Blocks [0, L): the rows of an expert.  Blocks [L, L + R): what a source has sent.
+// Blocks [0, L) number the rows of an expert each, blocks [L, L + R) what a source has sent.
 __global__ void __launch_bounds__(kThreads)
     number_selections_kernel(const __grid_constant__ UnpackArgs args) {
   const int64_t num_messages = int64_t{args.boxes.num_ranks} * args.boxes.max_tokens;
@@ -181,55 +181,54 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp per message.
-__global__ void __launch_bounds__(kThreads)
-    copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
+// Calls visit(message, i, k, row) for every selection k of message i that has a row here; a warp
+// takes a message.  `args` is that of either kernel below.
+template <typename Args, typename Visit>
+__device__ __forceinline__ void for_each_row(const Args& args, const Visit& visit) {
   const Mailboxes& boxes = args.boxes;
   for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
        i += item_stride()) {
     const std::byte* message = find_message(boxes, args.in, i);
     for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
       const int64_t row = args.rows[i * boxes.topk + k];
-      if (row < 0) {
-        continue;
-      }
-      const std::byte* values = message + boxes.row_offset;
-      copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
-      if (args.scale_bytes > 0) {
-        copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
-                   values + args.value_bytes, args.scale_bytes, lane_id());
-      }
-      if (lane_id() == 0) {
-        args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+      if (row >= 0) {
+        visit(message, i, k, row);
       }
     }
   }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
+  for_each_row(args, [&](const std::byte* message, int64_t, int, int64_t row) {
+    const std::byte* values = message + args.boxes.row_offset;
+    copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
+    if (args.scale_bytes > 0) {
+      copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
+                 values + args.value_bytes, args.scale_bytes, lane_id());
+    }
+    if (lane_id() == 0) {
+      args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+    }
+  });
 }
 
 __global__ void __launch_bounds__(kThreads)
     return_rows_kernel(const __grid_constant__ ReturnRowsArgs args) {
   const Mailboxes& boxes = args.boxes;
-  for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
-       i += item_stride()) {
-    const std::byte* message = find_message(boxes, args.in, i);
-    for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
-      const int64_t row = args.rows[i * boxes.topk + k];
-      if (row < 0) {
-        continue;
-      }
-      std::byte* to = args.block[i / boxes.max_tokens] +
-                      args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
-      if (lane_id() == 0) {
-        reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
-        reinterpret_cast<int32_t*>(to)[1] = k;
-      }
-      copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
-                 lane_id());
+  for_each_row(args, [&](const std::byte* message, int64_t i, int k, int64_t row) {
+    std::byte* to =
+        args.block[i / boxes.max_tokens] + args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
+    if (lane_id() == 0) {
+      reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
+      reinterpret_cast<int32_t*>(to)[1] = k;
     }
-  }
+    copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
+               lane_id());
+  });
 }
 
-// Block row r: what rank r has returned.
+// The blocks of row r (blockIdx.y) take what rank r has returned.
 __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args) {
   const Mailboxes& boxes = args.boxes;
   const int rank = static_cast<int>(blockIdx.y);
@@ -245,7 +244,7 @@ __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args)
   }
 }
 
-// A warp per token.
+// A warp takes a token.
 template <typename Type>
 __global__ void __launch_bounds__(kThreads)
     sum_returned_kernel(const __grid_constant__ SumReturnedArgs args) {
@@ -272,26 +271,15 @@ SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
   if (cast == LowLatencyCast::kNone) {
     return send_messages_kernel<PlainRow>;
   }
-  switch (dtype) {
-    case DType::kF32:
-      return send_messages_kernel<CastPart<float>>;
-    case DType::kF16:
-      return send_messages_kernel<CastPart<__half>>;
-    default:
-      return send_messages_kernel<CastPart<uint16_t>>;
-  }
+  return with_cast_type(dtype, [](auto type) -> SendKernel {
+    return send_messages_kernel<CastPart<decltype(type)>>;
+  });
 }
 
 using SumKernel = void (*)(SumReturnedArgs);
 SumKernel sum_kernel_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return sum_returned_kernel<F32>;
-    case DType::kF16:
-      return sum_returned_kernel<F16>;
-    default:
-      return sum_returned_kernel<BF16>;
-  }
+  return with_row_type(dtype,
+                       [](auto type) -> SumKernel { return sum_returned_kernel<decltype(type)>; });
 }
 
 template <typename Kernel>

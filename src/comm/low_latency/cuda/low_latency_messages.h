@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low latency over several nodes: messages as on the CPU (comm/low_latency/cpu/message_layout.h),
-// which NCCL or copies carry, and what is made of them.  All pointers are device addresses;
-// everything is enqueued, and nothing waits for a peer.
+// Low latency over several nodes: kernels that make and read messages.  The messages are those of
+// the CPU (comm/low_latency/cpu/message_layout.h), and NCCL or copies carry them.  All pointers are
+// device addresses.  Everything is enqueued, and nothing waits for a peer.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace moebius::comm {
 
-// Of LowLatencyLayout, for kernels.
+// What kernels need of LowLatencyLayout.
 struct Mailboxes {
   int num_ranks;
   int max_tokens;
@@ -45,7 +45,7 @@ struct Mailboxes {
   int64_t num_messages() const { return int64_t{num_ranks} * max_tokens; }
 };
 
-// One mailbox for each rank, filled from tokens of this one.
+// Fills one mailbox for each rank from the tokens of this one.
 struct SendMessagesArgs {
   Mailboxes boxes;
   DType dtype;
@@ -60,7 +60,7 @@ struct SendMessagesArgs {
 };
 void launch_send_messages(const SendMessagesArgs& args, const Stream& stream);
 
-// The rows of the own experts, from the mailboxes of all ranks.
+// Makes the rows of this rank's experts from the mailboxes of all ranks.
 struct UnpackArgs {
   Mailboxes boxes;
   const std::byte* in;      // [R] mailboxes, by source
@@ -69,25 +69,25 @@ struct UnpackArgs {
   int num_experts;
   int rank;
   int num_local;
-  // Of each selection of a message, [R, max_tokens, K]; -1: it is not here.
+  // For each selection of a message, [R, max_tokens, K]; rows is -1 for one that is not here.
   int32_t* rows;          // its row in [L, max_tokens * R]
   int32_t* numbers;       // its place among the source's selections here
-  int32_t* from_sources;  // [R]: these
-  // The caller's.
-  int64_t value_bytes;  // of a row of out
-  int64_t scale_bytes;  // of a row of out_scale; 0 without a cast
+  int32_t* from_sources;  // [R]: how many selections of the source are here
+  // These outputs go to the caller.
+  int64_t value_bytes;  // bytes of a row of out
+  int64_t scale_bytes;  // bytes of a row of out_scale; 0 without a cast
   std::byte* out;
   float* out_scale;
   int32_t* out_tags;
   int32_t* out_count;    // [L]
-  int64_t* expert_rows;  // [L]: received, in all calls
+  int64_t* expert_rows;  // [L]: rows received in all calls
 };
 void launch_unpack(const UnpackArgs& args, const Stream& stream);
 
-// The rows of each source's selections, back to it.
+// Makes the messages that bring the rows of each source's selections back to it.
 struct ReturnRowsArgs {
   Mailboxes boxes;
-  const std::byte* in;  // as unpacked
+  const std::byte* in;  // the mailboxes that were unpacked
   const int32_t* rows;
   const int32_t* numbers;
   const std::byte* x;               // [L, max_tokens * R, H]
@@ -95,7 +95,7 @@ struct ReturnRowsArgs {
 };
 void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream);
 
-// Each token's returned rows, weighted and summed in order of their slots; f32, rounded once.
+// Weights and sums each token's returned rows in order of their slots, in f32, and rounds once.
 struct SumReturnedArgs {
   Mailboxes boxes;
   DType dtype;

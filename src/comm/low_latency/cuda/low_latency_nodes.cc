@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LowLatency on GPUs of several nodes.  Calls are collective, as on the CPU: mailboxes and returned
-// rows are messages of exchanges on the stream, within a node too.  Hosts wait for the counts of a
-// call, so nothing can be captured in a CUDA graph; no kernel waits for a peer.
+// LowLatency on GPUs of several nodes.  Calls are collective: mailboxes and returned rows are
+// messages of exchanges on the stream, within a node too.  Hosts wait for the counts of a call, so
+// nothing can be captured in a CUDA graph.  No kernel waits for a peer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,13 +28,13 @@ using comm::Mailboxes;
 
 class CudaNodesLowLatency;
 
-// A result and what combine needs of it.
+// A result, and what combine needs of it.
 struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesHandle> {
   const CudaNodesLowLatency* owner = nullptr;
   int64_t num_tokens = 0;
-  std::vector<int64_t> selections_to;  // [R]: of this rank's tokens
+  std::vector<int64_t> selections_to;  // [R]: selections of this rank's tokens
   Tensor received;                     // u8: the mailboxes of all ranks
-  // As in UnpackArgs.
+  // These are as in UnpackArgs.
   Tensor rows, numbers, from_sources;
 };
 
@@ -49,10 +49,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   void check() const override {
     if (group.has_given_up()) {
       comm::throw_given_up(group, "low latency");
@@ -74,7 +71,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   }
 
  private:
-  // Where each token's messages go, on the device; and the selections for each rank.
+  // Where each token's messages go, on the device, and how many selections each rank gets.
   struct Counted {
     Tensor index;   // i32 [T, R]
     Tensor copies;  // i32 [R]
@@ -95,7 +92,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   int64_t calls_ = 0;
   std::array<std::weak_ptr<NodesHandle>, 2> results_;
   TransportStatistics sent_;
-  std::optional<Stream> last_stream_;  // of the latest call
+  std::optional<Stream> last_stream_;  // the stream of the latest call
 };
 
 CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -177,18 +174,15 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
 Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
   check();
-  if (cast != LowLatencyCast::kNone) {
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
-                       "the address of x of a low-latency dispatch with an fp8 cast");
-  }
   const int64_t number = calls_ + 1;
   auto& result = results_[static_cast<size_t>(number % 2)];
   if (!result.expired()) {
     throw_third_result(number);
   }
   last_stream_ = stream;
+  stream.wait(previous);
   const Counted counted = count(topk_ids, stream);
   calls_ = number;
   const auto handle = std::make_shared<NodesHandle>();
@@ -219,8 +213,8 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
   }
   group.exchange_on(stream, "low latency dispatch", sends, recvs);
   const auto output = std::make_shared<LowLatencyDispatchOutput>();
-  return {[this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
-          [output] { return std::move(*output); }};
+  return in_halves([this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
+                   [output] { return std::move(*output); });
 }
 
 LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
@@ -232,7 +226,7 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   handle->rows = arena_.take(slots, DType::kI32);
   handle->numbers = arena_.take(slots, DType::kI32);
   handle->from_sources = arena_.take({group.size()}, DType::kI32);
-  // Tensors of a result keep the handle alive, as on one node.
+  // The tensors of a result keep the handle alive, as on one node.
   const auto take = [&](const Shape& shape, DType dtype) {
     const Tensor memory = arena_.take(shape, dtype);
     return Tensor::share(
@@ -266,20 +260,20 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
                        .expert_rows = expert_rows_.data<int64_t>()},
                       stream);
   output.handle = handle;
+  output.event = stream.record();
   return output;
 }
 
-Pending<void> CudaNodesLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                                 const LowLatencyHandle& handle_,
-                                                 const Stream& stream,
-                                                 const Tensor& out) {
+Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
+  const auto& [input, handle_, stream, out] = call;
   const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights] = input;
+  const auto& [x, topk_ids, topk_weights, previous] = input;
   expect_combine(input, own->num_tokens, out);
   check();
   last_stream_ = stream;
+  stream.wait(previous);
   const int num_ranks = group.size();
   std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
   cuda::copy(from_sources.data(), own->from_sources.raw(), own->from_sources.nbytes(),
@@ -318,8 +312,13 @@ Pending<void> CudaNodesLowLatency::combine_async(const LowLatencyCombineInput& i
   const Tensor places = arena_.take({own->num_tokens, options.topk}, DType::kI64);
   sum.places = reinterpret_cast<const std::byte**>(places.raw());
   blocks.push_back(places);
-  return {[sum, stream, blocks, weights = topk_weights, out] { launch_sum_returned(sum, stream); },
-          [] {}};
+  const auto output = std::make_shared<LowLatencyCombineOutput>(LowLatencyCombineOutput{out});
+  return in_halves(
+      [sum, stream, blocks, weights = topk_weights, output] {
+        launch_sum_returned(sum, stream);
+        output->event = stream.record();
+      },
+      [output] { return *output; });
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The half of a low-latency dispatch that receives: messages to the rows of their experts.
+// The half of a low-latency dispatch that receives: it moves messages to the rows of their experts.
 #pragma once
 
 #include "comm/low_latency/cuda/dispatch.cuh"
 
 namespace moebius::comm::low_latency_dispatch {
 
-// One warp; bases of the rows of local expert l: those of lower sources come before.
+// One warp finds where the rows of each source begin in local expert l; those of lower sources come
+// first.  Returns false when the kernel must end.
 __device__ inline bool find_bases(const Args& args,
                                   const Block& block,
                                   const Pointers& shared,
@@ -43,7 +44,7 @@ __device__ inline bool find_bases(const Args& args,
     total += __shfl_sync(kAllLanes, sum, 31);
   }
   if (blockIdx.x == 0 && lane_id() == 0) {
-    total = min(total, call.layout.max_tokens * num_ranks);  // more only after a fault kNoRoom
+    total = min(total, call.layout.max_tokens * num_ranks);  // only a fault kNoRoom makes it more
     args.dispatch.out_count[l] = total;
     args.dispatch.expert_rows[l] += total;
   }
@@ -74,7 +75,8 @@ __device__ inline bool find_num_messages(const Args& args,
   return __all_sync(kAllLanes, ok);
 }
 
-// One warp copies `num` words to row after row; bit k of `here`: lane k's `row` is one of them.
+// One warp copies num_bytes to several rows: lane k has the number of one if bit k of `here` is
+// set.
 template <typename Word>
 __device__ void fan_out(const std::byte* from,
                         std::byte* to,
@@ -125,12 +127,12 @@ __device__ bool receive_part(
   bool is_here = lane_id() < topk && signal_value(word) != kNotHere;
   int64_t row = 0;
   if (is_here) {
-    const uint32_t l = placed_expert(signal_value(word));
+    const uint32_t l = pair_first(signal_value(word));
     const int64_t index =
         shared.bases[l * static_cast<uint32_t>(layout.num_ranks) + static_cast<uint32_t>(source)] +
-        static_cast<int64_t>(placed_index(signal_value(word)));
+        static_cast<int64_t>(pair_second(signal_value(word)));
     row = l * max_rows + index;
-    is_here = index < max_rows;  // else the source has raised the fault kNoRoom
+    is_here = index < max_rows;  // otherwise the source has raised the fault kNoRoom
   }
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {

@@ -8,9 +8,9 @@ namespace moebius::comm {
 
 namespace {
 
-// One block, a thread per rank.  Why it does not use await_signal: that ends at the abort words,
-// of which some are set.  They stay so until every live rank has come here, with all of its kernels
-// before: only then will none of them store one any more.
+// The grid is one block with a thread per rank.  Why it does not use await_signal: that ends when
+// an abort word is set, and some are.  They stay set until every live rank has come here, after all
+// of its earlier kernels; only then will none of these kernels store one.
 __global__ void __launch_bounds__(kMaxCudaRanks)
     resume_kernel(const __grid_constant__ LowLatencyCall call, uint32_t number) {
   const auto peer = static_cast<int>(threadIdx.x);
@@ -19,10 +19,10 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
   uint64_t seen = make_signal(number, epoch);
   bool has_come = true;
   if (is_live) {
-    // pairs with the load below, in the peer: all this rank's kernels so far.
+    // pairs with the load below in the peer: all kernels of this rank so far are over
     ptx::st_release_sys(word_at(call.windows[peer], call.layout.resumed_at(call.rank)), seen);
     const uint64_t* word = word_at(call.windows[call.rank], call.layout.resumed_at(peer));
-    // A peer may have just begun to wait for a rank that is missing, as long as that takes.
+    // A peer may have just begun to wait for a missing rank, for a whole timeout.
     const uint64_t patience = 2 * call.timeout_ns;
     const uint64_t start = ptx::globaltimer();
     do {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
   }
   if (threadIdx.x == 0) {
     call.state->epoch = latest;
-    call.state->arrived = 0;  // blocks that failed may have stopped in between
+    call.state->arrived = 0;  // a kernel that failed may have left it between two blocks
     ptx::st_relaxed_sys(&call.record->seen, 0);
     ptx::st_relaxed_sys(&call.record->fault, 0);
   }

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The half of a low-latency combine that sends: rows, or their sums, go back to the ranks of the
+// The half of a low-latency combine that sends rows, or their sums, back to the ranks of the
 // tokens.
 #pragma once
 
+#include "comm/device/grid.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
 
 namespace moebius::comm::low_latency_combine {
@@ -16,34 +17,31 @@ struct Args {
   SignalContext signals;
 };
 
-struct Block {
-  uint32_t epoch;
-  uint64_t dead;
-  bool has_failed;
-};
+using Block = CallBlock;
 
-// One warp's way through the rows it sends, a unit of some parts at a time.  Messages are taken in
-// order of their slots, so about in order of their tokens: what comes first is summed while the
-// rest is on its way.  All lanes step together.
-struct SendCursor {
-  const Args& args;
-  const Block& block;
-  int unit_parts;
-  int num_units;  // of a row
-  int num_items;
-  int stride;
+// What a warp sends at a time: a unit of some parts of the rows of a message.
+struct SendItem {
   int item;
-  // Messages of the sources `lane` and `lane + 32`.
-  int32_t num_low;
-  int32_t num_high;
-  // Of the item: the row of the selection `lane`, the selections in all and those that are left,
-  // the token.
-  int32_t row = -1;
-  uint32_t all = 0;
-  uint32_t left = 0;
+  int32_t row = -1;   // of the selection `lane`
+  uint32_t all = 0;   // bit k: selection k has a row here
+  uint32_t left = 0;  // those of them that are still to be sent
   int32_t token = 0;
   int source = 0;
   int unit = 0;
+};
+// The way of a warp through the items that it sends.  Messages are taken in order of their slots,
+// and so about in order of their tokens: what comes first is summed while the rest is on its way.
+// All lanes step together.
+struct SendCursor : SendItem {
+  const Args& args;
+  const Block& block;
+  int unit_parts;
+  int num_units;  // units of a row
+  int num_items;
+  int stride;
+  // The messages of the sources `lane` and `lane + 32`.
+  int32_t num_low;
+  int32_t num_high;
 
   __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
     const LowLatencyCall& call = args.combine.call;
@@ -118,7 +116,7 @@ struct SendCursor {
         min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
         layout.element_bytes);
   }
-  // All lanes.
+  // All lanes call it.
   __device__ const std::byte* from() const {
     const CudaLowLatencyLayout& layout = args.combine.call.layout;
     const int64_t at = __shfl_sync(kAllLanes, row, k());
@@ -129,7 +127,7 @@ struct SendCursor {
     return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
            first_byte();
   }
-  // All lanes, after what they stored: flags of one selection, or of all of the item.
+  // All lanes call these after what they stored.  They publish one selection, or all of the item.
   __device__ void publish_parts() const { publish_parts(1u << k()); }
   __device__ void publish_item() const { publish_parts(all); }
 
@@ -148,7 +146,7 @@ struct SendCursor {
   }
 };
 
-// The receiving half of each block: this rank's weights go to the ranks of the experts.
+// The receiving half of each block sends this rank's weights to the ranks of the experts.
 __device__ inline void send_weights(const Args& args, const Block& block) {
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -159,7 +157,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   for (int i = spread_warp(thread); i < num; i += static_cast<int>(gridDim.x) * kThreads) {
     const int32_t id = __ldg(combine.ids + i);
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
-      const auto r = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      const auto r = static_cast<int>(pair_first(__ldg(call.placement + id)));
       if (!has_rank(block.dead, r)) {
         ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.weight_at(bank, call.rank, i)),
                             make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
@@ -168,8 +166,8 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   }
 }
 
-// One warp: the rows of a message weighted and summed; false: the kernel must end.
-template <typename Element, typename Word>
+// One warp weights and sums the rows of each message.  Returns false when the kernel must end.
+template <typename Type, typename Word>
 __device__ bool send_sums(SendCursor at) {
   const Args& args = at.args;
   const LowLatencyCall& call = args.combine.call;
@@ -193,7 +191,7 @@ __device__ bool send_sums(SendCursor at) {
     const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
     for (int first = 0; first < num; first += 32) {
       const int word = first + lane_id();
-      const Word sum = weighted_sum<Element, Word>(at.left, weight, word < num, [&](int k) {
+      const Word sum = weighted_sum<Type, Word>(at.left, weight, word < num, [&](int k) {
         const int64_t row = __shfl_sync(kAllLanes, at.row, k);
         return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
                word;
@@ -208,7 +206,7 @@ __device__ bool send_sums(SendCursor at) {
   return true;
 }
 
-// One warp, through registers.
+// One warp sends rows through registers.
 template <typename Word>
 __device__ void send_plain(SendCursor at) {
   constexpr int kAtOnce = 4;
@@ -238,8 +236,8 @@ __device__ void send_plain(SendCursor at) {
   }
 }
 
-// One warp, by way of its stage: the next unit is loaded as soon as the stage has been read, while
-// this one's stores are under way.
+// One warp sends rows through its stage.  The next unit is loaded as soon as the stage has been
+// read, while the stores of this one are under way.
 __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier) {
   const bool is_first_lane = lane_id() == 0;
   const auto load = [&](const SendCursor& unit) {
@@ -252,12 +250,7 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
   if (!at.is_valid()) {
     return;
   }
-  if (is_first_lane) {
-    ptx::mbarrier_init(barrier, 1);
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(1, lane_id(), [&](int) { return barrier; });
   load(at);
   for (uint32_t parity = 0; at.is_valid(); parity ^= 1) {
     SendCursor next = at;
@@ -276,16 +269,10 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
       if (is_first_lane) {
         ptx::bulk_wait<0>();
       }
-      __syncwarp();  // what the first lane has stored is published by all
+      __syncwarp();  // all lanes publish what the first lane has stored
       at.publish_item();
     }
-    at.item = next.item;
-    at.row = next.row;
-    at.all = next.all;
-    at.left = next.left;
-    at.token = next.token;
-    at.source = next.source;
-    at.unit = next.unit;
+    static_cast<SendItem&>(at) = next;
   }
 }
 

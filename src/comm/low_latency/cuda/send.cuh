@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The half of a low-latency dispatch that sends: parts of rows, headers, counts.
+// The half of a low-latency dispatch that sends parts of rows, headers and counts.
 #pragma once
 
 #include "comm/low_latency/cuda/dispatch.cuh"
@@ -12,7 +12,8 @@ __device__ __forceinline__ bool is_expert(int32_t id, int num_experts) {
   return static_cast<uint32_t>(id) < static_cast<uint32_t>(num_experts);
 }
 
-// The whole block: what follows from the ids, the epoch, and that the mailboxes are free.
+// The whole block prepares to send: it reads the ids and the epoch, and waits until the mailboxes
+// are free.  Returns false when the kernel must end.
 __device__ inline bool begin_send(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
@@ -26,17 +27,13 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     shared.counts[e] = 0;
   }
   if (threadIdx.x == 0) {
-    block.epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
-    block.dead = call.state->dead;
-    block.has_failed = is_aborted(args.signals);
-    ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
-    ptx::fence_mbarrier_init();
+    block.begin(args, *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1);
   }
   __syncthreads();
   if (block.has_failed) {
     return false;
   }
-  // Each block has read the epoch when it arrives here; the last one advances it.
+  // A block that arrives here has read the epoch; the last block advances it.
   if (threadIdx.x == 0 && atomicInc(&call.state->arrived, gridDim.x - 1) == gridDim.x - 1) {
     call.state->epoch = block.epoch;
     call.state->place_epoch[call.place] = block.epoch;
@@ -46,13 +43,14 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     for (int k = 0; k < topk; ++k) {
       const int32_t id = shared.ids[t * topk + k];
       if (is_expert(id, call.num_experts)) {
-        ranks |= uint64_t{1} << home_rank(shared.placement[id]);
+        ranks |= uint64_t{1} << pair_first(shared.placement[id]);
       }
     }
     shared.tokens_ranks[t] = ranks & ~block.dead;
   }
   if (warp_id() == kWarps - 1) {
-    // What this bank's mailboxes held before has been unpacked.  pairs with tell_unpacked
+    // Wait until what this bank's mailboxes held before has been unpacked.  pairs with
+    // tell_unpacked
     const int bank = bank_of(block.epoch);
     bool ok = true;
     for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
@@ -70,8 +68,8 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
   return !block.has_failed;
 }
 
-// Lane r (and r + 32) learns how many tokens before `token` go to rank r, for the ranks in `mask`:
-// the message's slot in this rank's mailbox there.
+// Lane r learns how many tokens before `token` go to the ranks r and r + 32, if these are in
+// `mask`. That is the slot of the message in this rank's mailbox there.
 struct Slots {
   int32_t low = 0;
   int32_t high = 0;
@@ -95,7 +93,7 @@ struct Slots {
   }
 };
 
-// One warp; headers of a token's messages.
+// One warp sends the headers of a token's messages.
 __device__ inline void send_headers(const Args& args,
                                     const Block& block,
                                     const Pointers& shared,
@@ -114,7 +112,7 @@ __device__ inline void send_headers(const Args& args,
   const int32_t id = shared.ids[end];
   int32_t counted = 0;
   if (share < shares) {
-    // Four at a time; the last four may reach past the end.
+    // Ids are read four at a time; the last four may reach past the end.
     for (int at = 4 * share; at < end; at += 4 * shares) {
       const int4 four = *reinterpret_cast<const int4*>(shared.ids + at);
       counted += four.x == id;
@@ -138,9 +136,9 @@ __device__ inline void send_headers(const Args& args,
     uint64_t* header =
         word_at(call.windows[r], call.layout.header_at(bank, call.rank, slots.at(r), 0));
     if (lane_id() < topk) {
-      const bool is_there = is_valid && home_rank(home) == static_cast<uint32_t>(r);
+      const bool is_there = is_valid && pair_first(home) == static_cast<uint32_t>(r);
       const uint32_t placed =
-          is_there ? make_placed(home_index(home), static_cast<uint32_t>(index)) : kNotHere;
+          is_there ? make_pair(pair_second(home), static_cast<uint32_t>(index)) : kNotHere;
       ptx::st_relaxed_sys(header + lane_id(), make_signal(block.epoch, placed));
     }
     if (lane_id() == 0) {
@@ -151,7 +149,7 @@ __device__ inline void send_headers(const Args& args,
   }
 }
 
-// One warp; `part` has been loaded.
+// One warp sends a part, which has been loaded, to all ranks of the token.
 template <typename Part>
 __device__ void send_part(const Args& args,
                           const Block& block,
@@ -169,7 +167,7 @@ __device__ void send_part(const Args& args,
   const int bank = bank_of(block.epoch);
   part.prepare(args.dispatch.cast == LowLatencyCast::kFp8Ue8m0);
   const float own_scale = part.own_scale();
-  // Not all ranks and tokens begin with the same peer.
+  // The first peer differs from rank to rank and from token to token.
   const int first = (call.rank + token) % layout.num_ranks;
   for (int i = 0; i < layout.num_ranks; ++i) {
     const int r = first + i < layout.num_ranks ? first + i : first + i - layout.num_ranks;
@@ -195,7 +193,8 @@ __device__ __forceinline__ void count(uint64_t* total, int32_t n) {
   atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(n));
 }
 
-// The whole block; `counts` are zero.
+// The whole block counts and sends.
+// REQUIRES: shared.counts are zero.
 __device__ inline void send_counts(const Args& args, const Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
   const int bank = bank_of(block.epoch);
@@ -221,7 +220,7 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
     const uint32_t home = shared.placement[e];
-    const auto r = static_cast<int>(home_rank(home));
+    const auto r = static_cast<int>(pair_first(home));
     if (shared.counts[e] > call.layout.max_tokens) {
       // Receivers leave out what they have no room for.
       const auto self = static_cast<uint8_t>(call.rank);
@@ -232,7 +231,7 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     }
     if (!has_rank(block.dead, r)) {
       ptx::st_relaxed_sys(
-          word_at(call.windows[r], call.layout.count_at(bank, home_index(home), call.rank)),
+          word_at(call.windows[r], call.layout.count_at(bank, pair_second(home), call.rank)),
           make_signal(block.epoch, static_cast<uint32_t>(shared.counts[e])));
     }
   }
@@ -258,7 +257,7 @@ __device__ void send(const Args& args, const Block& block, const Pointers& share
   const int stride = static_cast<int>(gridDim.x) * kSendWarps;
   const int64_t row_bytes =
       int64_t{dispatch.call.layout.hidden} * dispatch.call.layout.element_bytes;
-  bool is_loaded = true;  // the first
+  bool is_loaded = true;  // the caller has loaded the first part
   for (int item = spread_warp(warp_id()); item < num_data; item += stride) {
     if (!is_loaded) {
       part.load(dispatch.x + item / num_parts * row_bytes, dispatch.call.layout.hidden,

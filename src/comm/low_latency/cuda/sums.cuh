@@ -1,41 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weighted sums of rows, as a low-latency combine makes them where rows leave and where they
-// arrive.
+// Weighted sums of rows.  A low-latency combine makes them where rows leave or where they arrive.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "comm/device/sum_copies.cuh"
 #include "comm/low_latency/cuda/device.cuh"
 
 namespace moebius::comm::low_latency_combine {
 
-__device__ __forceinline__ float widen(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-__device__ __forceinline__ float widen(__half value) {
-  return __half2float(value);
-}
-__device__ __forceinline__ float widen(float value) {
-  return value;
-}
-__device__ __forceinline__ void round_to(float value, __nv_bfloat16& to) {
-  to = __float2bfloat16_rn(value);
-}
-__device__ __forceinline__ void round_to(float value, __half& to) {
-  to = __float2half_rn(value);
-}
-__device__ __forceinline__ void round_to(float value, float& to) {
-  to = value;
-}
-
-// A word of the sum of rows, for each lane; term j, bit j of `terms`: lane j's weight, and
-// row_at(j), which all lanes call.
-template <typename Element, typename Word, typename RowAt>
+// Each lane gets a word of the sum.  Term j, if bit j of `terms` is set, has the weight of lane j
+// and the row of row_at(j), which all lanes call.
+template <typename Type, typename Word, typename RowAt>
 __device__ __forceinline__ Word
 weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
+  using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   constexpr int kAtOnce = 4;
   float sum[kPerWord];
@@ -66,7 +45,7 @@ weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) 
         const auto* x = reinterpret_cast<const Element*>(&words[j]);
 #pragma unroll
         for (int i = 0; i < kPerWord; ++i) {
-          sum[i] += weights[j] * widen(x[i]);
+          sum[i] += weights[j] * Type::load(x[i]);
         }
       }
     }
@@ -75,7 +54,7 @@ weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) 
   auto* y = reinterpret_cast<Element*>(&rounded);
 #pragma unroll
   for (int i = 0; i < kPerWord; ++i) {
-    round_to(sum[i], y[i]);
+    y[i] = Type::round(sum[i]);
   }
   return rounded;
 }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The window of LowLatency on GPUs, byte by byte, for host and device; and the values of its words.
+// The window of LowLatency on the GPUs of one node, byte by byte, for host and device, and the
+// values of its words.
 //
 //   bank b       mailboxes     [R sources, max_tokens slots] messages: the row, then its scales
 //                headers       u64 [R, max_tokens, K + 2]: a word per selection, tag, token
@@ -16,9 +17,9 @@
 //   abort        u64 [R]
 //
 // Every u64 is a signal {epoch | value} (signals.h).  The bank is the parity of the epoch.  Words
-// that say all in their value (headers, counts, num messages) are stored without order; a flag is
+// whose value says all (headers, counts, num messages, weights) are stored without order; a flag is
 // stored with release, after what it speaks for.  A row travels in parts of kPartElements, each
-// with a flag of its own, so that warps that move it need not meet.
+// with a flag of its own, so that the warps that move it need not meet.
 #pragma once
 
 #include <cstdint>
@@ -27,43 +28,32 @@
 
 namespace moebius::comm {
 
-// What one warp moves at a time; a multiple of 4 groups of 128, as its lanes cast 16 elements each.
+// The elements that one warp moves at a time.  It is a multiple of 4 groups of 128, since each lane
+// casts 16 elements.
 inline constexpr int kPartElements = 1024;
 inline constexpr int kCastGroup = 128;
 inline constexpr int kMaxLowLatencyTopk = 32;
 
-// The header's word of a selection: where among this rank's rows of the expert it goes.
+// A header has a word for each selection of its token: the pair (signals.h) of the local expert and
+// of the row's index among the rows that this source sends to that expert, or kNotHere.
 inline constexpr uint32_t kNotHere = 0xffffffffu;  // masked, or the expert is on another rank
-inline constexpr int64_t kMaxLocalIndex = 0xfffe;
-MOEBIUS_HOST_DEVICE constexpr uint32_t make_placed(uint32_t local_expert, uint32_t index) {
-  return local_expert << 16 | index;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t placed_expert(uint32_t placed) {
-  return placed >> 16;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t placed_index(uint32_t placed) {
-  return placed & 0xffffu;
-}
+inline constexpr int64_t kMaxLocalIndex = 0xfffe;  // of either half, so that no pair is kNotHere
 
 struct CudaLowLatencyLayout {
-  // As given.
+  // These are given.
   int32_t max_tokens = 0;
   int32_t topk = 0;
   int32_t hidden = 0;
   int32_t element_bytes = 0;  // of in_dtype
   int32_t num_ranks = 0;
   int32_t max_local = 0;  // local experts of the rank that has most
-  // Derived.
+  // These are derived.
   int32_t num_parts = 0;
   int64_t message_bytes = 0;
-  int64_t returned_bytes = 0;  // of one row
-  int64_t headers = 0;         // offsets in a bank; mailboxes are at 0
-  int64_t row_flags = 0;
-  int64_t counts = 0;
-  int64_t num_messages = 0;
-  int64_t returned = 0;
-  int64_t return_flags = 0;
-  int64_t weights = 0;
+  int64_t returned_bytes = 0;  // bytes of one returned row
+  // Offsets in a bank, in this order; the mailboxes are at 0.
+  int64_t headers = 0, row_flags = 0, counts = 0, num_messages = 0;
+  int64_t returned = 0, return_flags = 0, weights = 0;
   int64_t bank_bytes = 0;
 
   static constexpr int64_t kAlignment = 128;
@@ -107,7 +97,7 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t message_at(int bank, int source, int64_t index) const {
     return bank * bank_bytes + slot(source, index) * message_bytes;
   }
-  // Word 0..K-1: make_placed() or kNotHere; K: the tag; K + 1: the token.
+  // Words 0 to K - 1 are those of the selections, word K is the tag, word K + 1 the token.
   MOEBIUS_HOST_DEVICE constexpr int64_t header_at(int bank,
                                                   int source,
                                                   int64_t index,
@@ -126,7 +116,7 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t num_messages_at(int bank, int source) const {
     return bank * bank_bytes + num_messages + 8 * source;
   }
-  // selection = token * K + slot of top-k
+  // `selection` is token * K + slot of top-k.
   MOEBIUS_HOST_DEVICE constexpr int64_t returned_at(int bank, int64_t selection) const {
     return bank * bank_bytes + returned + selection * returned_bytes;
   }
@@ -151,7 +141,7 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(abort_at(num_ranks)); }
 };
 
-// Shared memory of a block of dispatch, as byte offsets.
+// The shared memory of a block of dispatch, as byte offsets.
 struct DispatchSharedMap {
   int64_t tokens_ranks;  // u64 [max_tokens]
   int64_t placement;     // u32 [E]

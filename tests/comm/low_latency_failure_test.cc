@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low latency on CPUs: what it refuses, and how it goes on without a rank.
+#include "tests/comm/low_latency_calls.h"
+
+namespace moebius::testing {
+namespace {
+
+TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
+  run_thread_ranks({}, [](Group& group) {
+    const LowLatencyOptions options{4, 128, 2, DType::kBF16};
+    LowLatency transport(group, ExpertPlacement::linear(4, 1), options);
+    const Stream stream = Stream::cpu(1);
+    const auto dispatch = [&](int64_t tokens, int64_t hidden, int64_t topk) {
+      const Tensor ids = Tensor::empty({tokens, topk}, DType::kI32);
+      for (int64_t i = 0; i < ids.numel(); ++i) {
+        ids.data<int32_t>()[i] = static_cast<int32_t>(i % topk);
+      }
+      transport.dispatch({Tensor::zeros({tokens, hidden}, DType::kBF16), ids, kNoCast}, stream);
+    };
+    try {
+      dispatch(5, 128, 2);
+      ADD_FAILURE() << "took 5 tokens of at most 4";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("is 5, expected at most 4"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_THROW(dispatch(4, 64, 2), InvalidArgument);
+    EXPECT_THROW(dispatch(4, 128, 3), InvalidArgument);
+    EXPECT_NO_THROW(dispatch(4, 128, 2));
+    EXPECT_THROW(transport.dispatch(
+                     {Tensor::zeros({4, 128}, DType::kBF16), Tensor::zeros({4, 2}, DType::kI32),
+                      kNoCast, Tensor::zeros({3}, DType::kI32)},
+                     stream),
+                 InvalidArgument);
+    EXPECT_THROW(transport.set_dead(0, true), InvalidArgument);
+    EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
+                 InvalidArgument);
+  });
+}
+
+// An operand that claims to be on a GPU is never read.
+TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(4, 1), {4, 128, 2, DType::kBF16});
+    const Stream stream = Stream::cpu(1);
+    const auto elsewhere = [](const Tensor& t) {
+      return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
+    };
+    const Tensor x = Tensor::zeros({4, 128}, DType::kBF16);
+    const Tensor ids = Tensor::zeros({4, 2}, DType::kI32);
+    std::fill_n(ids.data<int32_t>(), ids.numel(), -1);
+    const Tensor weights = Tensor::zeros(ids.shape(), DType::kF32);
+    const Tensor tags = Tensor::zeros({4}, DType::kI32);
+    const auto dispatch = [&](const Tensor& rows, const Tensor& slots, const Tensor& row_tags) {
+      return transport.dispatch({rows, slots, kNoCast, row_tags}, stream);
+    };
+    EXPECT_THROW(dispatch(elsewhere(x), ids, tags), InvalidArgument);
+    EXPECT_THROW(dispatch(x, elsewhere(ids), tags), InvalidArgument);
+    EXPECT_THROW(dispatch(x, ids, elsewhere(tags)), InvalidArgument);
+    const auto received = dispatch(x, ids, tags);
+    const auto combine = [&](const Tensor& rows, const Tensor& slots, const Tensor& w,
+                             const Tensor& out) {
+      transport.combine({rows, slots, w}, *received.handle, stream, out);
+    };
+    const Tensor out = x.clone();
+    EXPECT_THROW(combine(elsewhere(received.x), ids, weights, out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, elsewhere(ids), weights, out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, ids, elsewhere(weights), out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, ids, weights, elsewhere(out)), InvalidArgument);
+    EXPECT_NO_THROW(combine(received.x, ids, weights, out));
+  });
+}
+
+// A body that does not catch the error ends its rank, and the other ranks say why.
+TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
+  std::vector<std::string> errors;
+  EXPECT_THROW(run_thread_ranks(
+                   {.num_ranks = 4},
+                   [](Group& group) {
+                     const LowLatencyOptions options{4, 128, 2, DType::kBF16};
+                     LowLatency transport(group, ExpertPlacement::linear(4, 4), options);
+                     const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);  // 6 rows for expert 0
+                     if (group.rank() != 2) {
+                       std::fill_n(ids.data<int32_t>(), ids.numel(), -1);
+                     }
+                     transport.dispatch({Tensor::zeros({3, 128}, DType::kBF16), ids, kNoCast},
+                                        Stream::cpu(1));
+                     group.barrier("end");
+                   },
+                   &errors),
+               InvalidArgument);
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("tokens of rank 2 name expert 0 6 times, expected at most 4"),
+              std::string::npos)
+        << error;
+  }
+}
+
+// Runs `body` on 4 ranks, of which the last leaves early.  It returns how many rounds were right.
+void run_without_last(const DispatchProblem& p,
+                      const std::function<int(LowLatencyRank& rank)>& body,
+                      const std::vector<int>& expected_rounds) {
+  if (runs_on_mpi()) {
+    GTEST_SKIP() << "one rank leaves the job";
+  }
+  const auto inputs = make_inputs(p);
+  std::vector<int> rounds(4, 0);
+  run_thread_ranks({.num_ranks = 4}, [&](Group& group) {
+    LowLatencyRank rank(group, p, inputs);
+    rounds[static_cast<size_t>(group.rank())] = body(rank);
+  });
+  EXPECT_EQ(rounds, expected_rounds);
+}
+
+int count_right_sums(LowLatencyRank& r, int calls) {
+  int num_right = 0;
+  for (int call = 0; call < calls; ++call) {
+    num_right += r.sums_rightly({3}) ? 1 : 0;
+  }
+  return num_right;
+}
+
+// The last rank makes one call and then no more.  The others are told which rank is missing,
+// exclude it and go on; its experts add nothing.
+TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
+  const DispatchProblem p = low_latency_problems(4)[0];
+  const auto body = [&](LowLatencyRank& r) {
+    r.dispatch();
+    if (r.rank == 3) {
+      return 0;
+    }
+    try {
+      r.dispatch();
+      ADD_FAILURE() << "rank " << r.rank << " did not miss rank 3";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), 3) << error.what();
+    }
+    r.transport.set_dead(3, true);
+    r.transport.reset_statistics();
+    const int num_right = count_right_sums(r, 5);
+    const TransportStatistics sent = expected_sent(p, r.in, r.group.topology(), {3});
+    EXPECT_EQ(r.transport.statistics().selections, 5 * sent.selections);
+    EXPECT_EQ(r.transport.statistics().copies, 5 * sent.copies);
+    return num_right;
+  };
+  run_without_last(p, body, {5, 5, 5, 0});
+}
+
+// The ranks that go on have failed in different calls, so they must agree on the number of the
+// call.
+TEST(LowLatencyMask, GoesOnFromDifferentCalls) {
+  const auto body = [](LowLatencyRank& r) {
+    if (r.rank == 3) {
+      return 0;
+    }
+    if (r.rank == 0) {  // it misses the last rank in a barrier, and tells the others
+      EXPECT_THROW(r.group.barrier("step"), CommError);
+    }
+    const int failed_calls = r.rank;
+    for (int call = 0; call < failed_calls; ++call) {
+      EXPECT_THROW(r.dispatch(), CommError);
+    }
+    r.transport.set_dead(3, true);
+    return count_right_sums(r, 5);
+  };
+  run_without_last(low_latency_problems(4)[0], body, {5, 5, 5, 0});
+}
+
+}  // namespace
+}  // namespace moebius::testing
