@@ -153,7 +153,7 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
                                      std::pair{call.in.weights, in.weights}}) {
         cuda::copy_now(to.raw(), from.raw(), from.nbytes(), r.device.index);
       }
-      r.fill_batched(y, call.y, call.counts);
+      fill_batched(y, call.y, call.counts);
       graph.launch();
       r.finish();
       expect_dispatched(got, call);

@@ -14,6 +14,15 @@ namespace moebius::testing {
 
 namespace {
 
+// `device`: where one of both is, if it is a GPU.
+void copy_bytes(void* to, const void* from, int64_t bytes, Device device) {
+  if (device.is_cuda() && bytes > 0) {
+    cuda::copy_now(to, from, bytes, device.index);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
 // The rows of a batched tensor that are not garbage, expert after expert: [N, ...].
 Tensor pack_rows(const Tensor& batched, const Tensor& counts) {
   int64_t n = 0;
@@ -26,11 +35,7 @@ Tensor pack_rows(const Tensor& batched, const Tensor& counts) {
   std::byte* to = packed.bytes();
   for (int64_t l = 0; l < counts.numel(); ++l) {
     const int64_t bytes = counts.data<int32_t>()[l] * row_bytes;
-    if (batched.device().is_cuda() && bytes > 0) {
-      cuda::copy_now(to, batched[l].raw(), bytes, batched.device().index);
-    } else if (bytes > 0) {
-      std::memcpy(to, batched[l].raw(), static_cast<size_t>(bytes));
-    }
+    copy_bytes(to, batched[l].raw(), bytes, batched.device());
     to += bytes;
   }
   return packed;
@@ -53,9 +58,7 @@ Tensor random_rows(int64_t rows, int64_t hidden, DType dtype, uint64_t seed) {
 
 Tensor down(const Tensor& there) {
   const Tensor host = Tensor::empty(there.shape(), there.dtype());
-  if (host.nbytes() > 0) {
-    cuda::copy_now(host.raw(), there.raw(), host.nbytes(), there.device().index);
-  }
+  copy_bytes(host.raw(), there.raw(), host.nbytes(), there.device());
   return host;
 }
 
@@ -106,6 +109,18 @@ Input make_input(const Problem& p, int rank, uint64_t seed) {
   return input;
 }
 
+void fill_batched(const Tensor& batched, const Tensor& packed, const Tensor& counts) {
+  int64_t n = 0;
+  for (int64_t l = 0; l < counts.numel(); ++l) {
+    const int64_t count = counts.data<int32_t>()[l];
+    if (count > 0) {
+      const Tensor rows = packed.slice(n, n + count);
+      copy_bytes(batched[l].raw(), rows.raw(), rows.nbytes(), batched.device());
+    }
+    n += count;
+  }
+}
+
 Reference run_on_cpu(const Problem& p,
                      const std::vector<LowLatencyCast>& casts,
                      int calls_per_cast,
@@ -142,15 +157,7 @@ Reference run_on_cpu(const Problem& p,
                                seed * 100 + static_cast<uint64_t>(rank));
           const Tensor y =
               Tensor::zeros({p.num_local(rank), p.max_rows(), p.routing.hidden}, p.dtype);
-          int64_t n = 0;
-          for (int64_t l = 0; l < call.counts.numel(); ++l) {
-            const int64_t count = call.counts.data<int32_t>()[l];
-            if (count > 0) {
-              const Tensor rows = call.y.slice(n, n + count);
-              std::memcpy(y[l].raw(), rows.raw(), static_cast<size_t>(rows.nbytes()));
-            }
-            n += count;
-          }
+          fill_batched(y, call.y, call.counts);
           call.out = Tensor::empty(call.in.x.shape(), p.dtype);
           cpu.combine({y, call.in.ids, call.in.weights}, *result.handle, stream, call.out);
         }
@@ -167,9 +174,7 @@ Tensor Rank::up(const Tensor& host) const {
     return {};
   }
   const Tensor there = Tensor::empty(host.shape(), host.dtype(), device);
-  if (host.nbytes() > 0) {
-    cuda::copy_now(there.raw(), host.raw(), host.nbytes(), device.index);
-  }
+  copy_bytes(there.raw(), host.raw(), host.nbytes(), device);
   return there;
 }
 
@@ -183,18 +188,6 @@ Tensor Rank::up_batched(const Tensor& packed, const Tensor& counts) const {
   stream.synchronize();
   fill_batched(there, packed, counts);
   return there;
-}
-
-void Rank::fill_batched(const Tensor& there, const Tensor& packed, const Tensor& counts) const {
-  int64_t n = 0;
-  for (int64_t l = 0; l < counts.numel(); ++l) {
-    const int64_t count = counts.data<int32_t>()[l];
-    if (count > 0) {
-      const Tensor rows = packed.slice(n, n + count);
-      cuda::copy_now(there[l].raw(), rows.raw(), rows.nbytes(), device.index);
-    }
-    n += count;
-  }
 }
 
 DeviceInput put(const Rank& r, const Input& host) {

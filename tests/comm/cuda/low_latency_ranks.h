@@ -58,6 +58,9 @@ struct Call {
   TransportStatistics sent;  // by this call and those before
 };
 
+// Brings packed rows into the batched format, on either device.
+void fill_batched(const Tensor& batched, const Tensor& packed, const Tensor& counts);
+
 // All calls, by rank and then in order.
 using Reference = std::vector<std::vector<Call>>;
 
@@ -79,9 +82,8 @@ struct Rank {
   ~Rank() { stream.synchronize(); }
 
   Tensor up(const Tensor& host) const;
-  // Brings packed rows into the batched format; the other rows are NaN.
+  // The same on the rank's GPU; the other rows are NaN.
   Tensor up_batched(const Tensor& packed, const Tensor& counts) const;
-  void fill_batched(const Tensor& there, const Tensor& packed, const Tensor& counts) const;
   void finish() {
     stream.synchronize();
     gpu.check();
