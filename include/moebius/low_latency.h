@@ -71,6 +71,9 @@ struct LowLatencyDispatchInput {
   // i32 [T]: a word of the caller's that travels with the token; each rank may give some or none.
   Tensor row_tags = {};
   Event previous = {};  // the stream waits for it before anything is read
+  // The output has an event.  Recording one takes the host some microseconds on a GPU, which a step
+  // of decode pays only where somebody waits for the event.
+  bool records_event = false;
 };
 
 struct LowLatencyDispatchOutput {
@@ -79,19 +82,20 @@ struct LowLatencyDispatchOutput {
   Tensor expert_num_tokens;  // i32 [L]
   Tensor row_tags;           // i32 [L, max_tokens * R]: tags of the rows' tokens, -1 without one
   std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
-  Event event = {};                                // the outputs are complete when it is
+  Event event = {};  // with records_event: the outputs are complete when it is
 };
 
 struct LowLatencyCombineInput {
-  Tensor x;             // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
-  Tensor topk_ids;      // i32 [T, K], as given to dispatch
-  Tensor topk_weights;  // f32 [T, K]
-  Event previous = {};  // the stream waits for it before anything is read
+  Tensor x;                    // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
+  Tensor topk_ids;             // i32 [T, K], as given to dispatch
+  Tensor topk_weights;         // f32 [T, K]
+  Event previous = {};         // the stream waits for it before anything is read
+  bool records_event = false;  // as for dispatch
 };
 struct LowLatencyCombineOutput {
   // [T, H] in_dtype, summed as LowLatencySum says; masked selections and excluded ranks add nothing
   Tensor x;
-  Event event = {};  // x is complete when it is
+  Event event = {};  // with records_event: x is complete when it is
 };
 
 class LowLatency {

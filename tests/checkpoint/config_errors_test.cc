@@ -101,7 +101,7 @@ const BadConfig kBadConfigs[] = {
     {"Int4OddGroups", "qwen3_moe_int4", kGroup + "weights/group_size", 3,
      "config_groups.group_0.weights.group_size is 3, supported: multiples of 2"},
     {"ThreeBits", "qwen3_moe_int4", kGroup + "weights/num_bits", 3,
-     R"(config_groups.group_0.weights is {"group_size":16,"num_bits":3,)"},
+     R"("num_bits":3,"strategy":"group","symmetric":true,"type":"int"}, supported: 4-bit int)"},
     {"Int4Activations",
      "qwen3_moe_int4",
      kGroup + "input_activations",

@@ -85,7 +85,7 @@ TEST_P(LowLatencyTest, EventsOrderTheCalls) {
   run(p, make_inputs(p), [&](LowLatencyRank& r) {
     for (const bool is_async : {false, true}) {
       const LowLatencyDispatchInput tokens{
-          .x = r.in.x, .topk_ids = r.in.ids, .previous = r.stream.record()};
+          .x = r.in.x, .topk_ids = r.in.ids, .previous = r.stream.record(), .records_event = true};
       const auto received = is_async ? r.transport.dispatch_async(tokens, r.stream).finish()
                                      : r.transport.dispatch(tokens, r.stream);
       EXPECT_TRUE(received.event.is_complete());
@@ -93,7 +93,8 @@ TEST_P(LowLatencyTest, EventsOrderTheCalls) {
       const LowLatencyCombineInput rows{.x = run_experts(p, r.rank, received),
                                         .topk_ids = r.in.ids,
                                         .topk_weights = r.in.weights,
-                                        .previous = received.event};
+                                        .previous = received.event,
+                                        .records_event = true};
       const auto sums = is_async
                             ? r.transport.combine_async(rows, *received.handle, r.stream).finish()
                             : r.transport.combine(rows, *received.handle, r.stream);

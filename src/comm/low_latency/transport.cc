@@ -37,7 +37,7 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 }
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
-  const auto& [x, topk_ids, cast, row_tags, previous] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
   const int64_t num_tokens = topk_ids.dim(0);
@@ -80,7 +80,7 @@ void LowLatency::State::expect_here(const Tensor& tensor,
 void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
                                        const Tensor& out) const {
-  const auto& [x, topk_ids, topk_weights, previous] = input;
+  const auto& [x, topk_ids, topk_weights, previous, records_event] = input;
   const Shape slots = {num_tokens, options.topk};
   expect_here(topk_ids, slots, DType::kI32, "topk_ids");
   expect_here(topk_weights, slots, DType::kF32, "topk_weights");

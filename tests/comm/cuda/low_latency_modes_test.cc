@@ -64,7 +64,7 @@ TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
       if (call % 197 == 0 && call / 197 % r.group.size() == r.group.rank()) {
         std::this_thread::sleep_for(milliseconds(3));
       }
-      const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+      const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags, {}, true}, r.stream);
       r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
       if (call % 1000 == 999) {
         r.finish();
@@ -107,7 +107,8 @@ TEST_P(LowLatencyCuda, EventsOrderCallsOnSeveralStreams) {
                                            .topk_ids = late.ids,
                                            .cast = kNone,
                                            .row_tags = right.tags,
-                                           .previous = put_late(right.x, late.x)};
+                                           .previous = put_late(right.x, late.x),
+                                           .records_event = true};
       const auto got = is_async ? r.gpu.dispatch_async(tokens, r.stream).finish()
                                 : r.gpu.dispatch(tokens, r.stream);
       got.event.synchronize();
@@ -115,7 +116,8 @@ TEST_P(LowLatencyCuda, EventsOrderCallsOnSeveralStreams) {
       const LowLatencyCombineInput rows{.x = late_y,
                                         .topk_ids = right.ids,
                                         .topk_weights = right.weights,
-                                        .previous = put_late(y, late_y)};
+                                        .previous = put_late(y, late_y),
+                                        .records_event = true};
       const auto sums = is_async
                             ? r.gpu.combine_async(rows, *got.handle, r.stream, right.out).finish()
                             : r.gpu.combine(rows, *got.handle, r.stream, right.out);
@@ -144,7 +146,7 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
     r.finish();
     LowLatencyDispatchOutput got;
     const Graph graph(r.stream, [&] {
-      got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+      got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags, {}, true}, r.stream);
       r.gpu.combine({y, in.ids, in.weights, got.event}, *got.handle, r.stream, in.out);
     });
     r.group.barrier("captured");

@@ -62,14 +62,6 @@ void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrde
   }
 }
 
-DispatchProblem with_tokens(DispatchProblem p, int num_ranks, int64_t tokens, int64_t more) {
-  p.num_ranks = num_ranks;
-  for (int r = 0; r < num_ranks; ++r) {
-    p.tokens.push_back(tokens + more * r);
-  }
-  return p;
-}
-
 RankInput make_wide_input(const DispatchProblem& p, int rank) {
   std::mt19937 random(static_cast<uint32_t>(p.seed * 1000) + static_cast<uint32_t>(rank));
   const int64_t n = p.num_tokens(rank);

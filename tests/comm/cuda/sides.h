@@ -63,7 +63,16 @@ void expect_same(const Sides& sides, const DispatchOutput& actual, const Dispatc
 void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected);
 
 // The problem for so many ranks.  The first has `tokens`, and each has `more` than the one before.
-DispatchProblem with_tokens(DispatchProblem p, int num_ranks, int64_t tokens, int64_t more = 0);
+inline DispatchProblem with_tokens(DispatchProblem p,
+                                   int num_ranks,
+                                   int64_t tokens,
+                                   int64_t more = 0) {
+  p.num_ranks = num_ranks;
+  for (int r = 0; r < num_ranks; ++r) {
+    p.tokens.push_back(tokens + more * r);
+  }
+  return p;
+}
 
 // A combine in which rows go back as they came.
 inline CombineInput rows_of(const DispatchOutput& output) {

@@ -93,6 +93,7 @@ class CudaLowLatency final : public LowLatency::State {
   struct Dispatch {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
+    bool records_event = false;
     Event event;  // after the receive half
   };
   struct Return {
@@ -100,6 +101,7 @@ class CudaLowLatency final : public LowLatency::State {
     std::shared_ptr<const CudaHandle> handle;
     LowLatencyCombineInput operands;  // kept until the last launch
     Tensor out;
+    bool records_event = false;
     Event event;  // after the receive half
   };
 
@@ -245,7 +247,7 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags, previous] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
   expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
@@ -270,6 +272,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   Dispatch dispatch;
   dispatch.handle = std::make_shared<CudaHandle>();
   dispatch.handle->owner = this;
+  dispatch.records_event = records_event;
   dispatch.handle->place = place_index;
   dispatch.handle->num_tokens = topk_ids.dim(0);
   place.result = dispatch.handle;
@@ -326,7 +329,7 @@ void CudaLowLatency::launch(auto& started, int phases, const Stream& stream) {
   started.call.call.phases = phases;
   launch_kernel(started.call, stream);
   last_stream_ = stream;
-  if ((phases & comm::kReceivePhase) != 0) {
+  if (started.records_event && (phases & comm::kReceivePhase) != 0) {
     started.event = stream.record();
   }
 }
@@ -370,7 +373,7 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   expect_here(stream);
   check();
   stream.wait(input.previous);
-  Return rows{{}, own->shared_from_this(), input, out, {}};
+  Return rows{{}, own->shared_from_this(), input, out, input.records_event, {}};
   comm::LowLatencyCombineCall& call = rows.call;
   call.call = make_call(own->place);
   call.dtype = options.in_dtype;

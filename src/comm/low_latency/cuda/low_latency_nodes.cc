@@ -174,7 +174,7 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
 Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags, previous] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
   check();
   const int64_t number = calls_ + 1;
   auto& result = results_[static_cast<size_t>(number % 2)];
@@ -269,7 +269,7 @@ Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combin
   const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights, previous] = input;
+  const auto& [x, topk_ids, topk_weights, previous, records_event] = input;
   expect_combine(input, own->num_tokens, out);
   check();
   last_stream_ = stream;
