@@ -3,13 +3,15 @@
 //
 // Group: one rank's handle on its peers.
 //
-// Calls marked "collective" are made by every rank, in the same order.  Each counts as one epoch;
-// op name and epoch travel with it, so that a rank that skips, repeats or reorders a call is found
-// out instead of being waited for.  Every wait has a deadline and ends at once when a peer aborts
-// or leaves; the CommError then says operation, epoch, rank, peer, what was expected and what was
-// seen.  After a CommError the group is broken: later calls throw the same error (but see
-// set_dead).  docs/protocol.md has the protocol.
-// Thread-safety: one thread at a time per Group object.
+// Every rank makes the calls marked "collective", in the same order.  Each counts as one epoch.
+// The operation's name and the epoch travel with it, so that a rank that skips, repeats or reorders
+// a call is found out instead of being waited for.  Every wait has a deadline, and ends at once
+// when a peer aborts or leaves.  The CommError then names the operation, the epoch, the rank, the
+// peer, what was expected and what was seen.  After a CommError the group is broken: later calls
+// throw the same error (but see set_dead).  docs/protocol.md has the protocol.
+// Arguments that cannot be right (a rank out of range, a negative size) throw InvalidArgument.
+// Operation names (`op`) must outlive the call, or the exchange that it starts.
+// Thread-safety: one thread at a time per Group object, with its exchanges.
 #pragma once
 
 #include <chrono>
@@ -32,8 +34,8 @@ namespace moebius {
 
 class Profile;
 
-// Which ranks share a node, i.e. can load and store each other's windows.  Ranks of a node are
-// consecutive.
+// Which ranks share a node, and so can load and store each other's windows.  The ranks of a node
+// are consecutive.
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -46,37 +48,38 @@ struct Topology {
   int local_rank() const;  // index of `rank` within its node
   bool same_node(int peer) const { return node_of(peer) == node(); }
 
-  // size ranks in nodes of ranks_per_node (the last may be smaller); 0 = all on one node.
+  // `size` ranks in nodes of ranks_per_node, of which the last may be smaller; 0: all on one node.
   static Topology make(int rank, int size, int ranks_per_node);
 };
 
-// Bytes this rank has sent, own rank excluded, within its node and to others.
+// The bytes that this rank has sent to other ranks, within its node and to other nodes.
 struct Traffic {
   int64_t intra_node_bytes = 0;
   int64_t inter_node_bytes = 0;
-  std::vector<int64_t> to_rank;  // [size], both by receiver
+  std::vector<int64_t> to_rank;  // [size] the sum of both, by receiver
 };
 
 // Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.  In a
 // group of GPUs it is memory of each rank's GPU, and the addresses are for kernels.  A rank's
-// memory stays until the windows of all ranks are gone; they may go once the work that uses them is
-// done.
+// memory stays until the windows of all ranks are destroyed.  A window may be destroyed once the
+// work that uses it is done.
 class Window {
  public:
   virtual ~Window() = default;
   virtual int64_t bytes() const = 0;
   virtual std::byte* local() const = 0;
-  // The peer's memory, nullptr when it is on another node.  peer(own rank) == local().
+  // The memory of a rank; nullptr when it is on another node.  peer(own rank) == local().
   virtual std::byte* peer(int rank) const = 0;
-  // Stores a word at `offset` of the peer's memory, for its wait_until(): whoever sees it sees what
-  // this rank has stored to that peer before.  REQUIRES: peer(rank) is memory of the host.
+  // Stores a word at byte `offset` of the peer's memory, with release order: a peer that sees it,
+  // as in wait_until(), also sees what this rank has stored to it before.
+  // REQUIRES: peer(rank) is memory of the host; `offset` is a multiple of 8.
   virtual void signal(int rank, int64_t offset, int64_t value);
-  // For kernels: peer(0), peer(1), ... as an array in the GPU's memory; nullptr on CPU.
+  // The array peer(0), peer(1), ... in the GPU's memory, for kernels; nullptr on the CPU.
   virtual std::byte* const* device_peers() const { return nullptr; }
 };
 
-// One message of an exchange.  A peer may be named several times; messages between two ranks match
-// in the order given.  Zero bytes and the own rank are allowed.
+// One message of an exchange.  A peer may be named several times; the messages between two ranks
+// are matched in the order given.  Zero bytes and the own rank are allowed.
 struct SendBlock {
   int peer = 0;
   const void* data = nullptr;
@@ -85,21 +88,22 @@ struct SendBlock {
 struct RecvBlock {
   int peer = 0;
   void* data = nullptr;
-  int64_t bytes = 0;  // must equal what the peer sends, else CommError with both
+  int64_t bytes = 0;  // must equal what the peer sends; a CommError names both otherwise
 };
 
-// Shown the received blocks where they lie: blocks[i] holds the bytes of recvs[i].
+// A function that is shown the received blocks where they lie: blocks[i] holds the bytes of
+// recvs[i].
 using BlockReader = std::function<void(std::span<const std::byte* const> blocks)>;
 
-// A started exchange.  Up to kMaxStarted may be under way at a time, waited for in any order; any
-// call that waits moves all of them forward.
-// Destroying one before wait() has returned, or test() has said true, abandons it and breaks the
-// group.  REQUIRES: its group outlives it.
+// A started exchange.  Up to kMaxStarted may be under way at a time, and they may be waited for in
+// any order; every call that waits moves all of them forward.
+// When one is destroyed before wait() has returned, or test() has returned true, it is abandoned
+// and the group is broken.  REQUIRES: its group outlives it.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  virtual bool test() = 0;  // makes progress, never waits; true when done
-  virtual void wait() = 0;  // until done; blocks up to the group's timeout
+  virtual bool test() = 0;  // makes progress but never waits; true when the exchange is done
+  virtual void wait() = 0;  // returns when the exchange is done; blocks up to the group's timeout
 };
 
 class Group {
@@ -115,29 +119,32 @@ class Group {
   virtual int64_t epoch() const { return epoch_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   virtual Traffic traffic() const { return traffic_; }
-  // How long this rank has waited for others, in any call, since the group was made.
+  // How long this rank has waited for others in all calls since the group was made.
   virtual std::chrono::nanoseconds waited() const { return {}; }
-  // Where this rank's windows lie; host calls and their blocks are the host's in any group.
+  // The device of this rank's windows.  In any group the blocks of host calls lie in host memory.
   virtual Device device() const { return Device::cpu(); }
-  // For those who store through a window or let peers read with a BlockReader; other bytes are
-  // counted by the exchange.
+  // Counts bytes sent.  Callers that store through a window, or let peers read with a BlockReader,
+  // use it; an exchange counts its bytes itself.
   virtual void count_traffic(int peer, int64_t bytes);
-  // From now on the profile is told what is sent and waited for here, also by what unwinds after a
-  // failure: it lives until another takes its place (null: none), or as long as the group.
+  // From now on the profile is told what this rank sends and how long it waits, also while a
+  // failure unwinds.  It must live until another takes its place (null: none), or as long as the
+  // group.
   virtual void set_profile(Profile* profile) { profile_ = profile; }
-  // True where an address of one rank is valid in all of them.  A block then costs little: rows may
+  // True where an address of one rank is valid in all ranks.  A block then costs little: rows may
   // be sent from where they lie, one block each, and a BlockReader reads the sender's own memory.
   virtual bool shares_address_space() const = 0;
 
-  // Collective calls.
+  // The following calls are collective.
 
   virtual void barrier(std::string_view op) = 0;
 
-  // The block lists are copied; sends may be read and receives written until done.
-  // With a reader, received bytes are not copied out (recvs[i].data is ignored, may be null) but
-  // shown to it, once, from within the test() or wait() that finds them complete: the sender's
-  // memory where ranks share an address space, a staging buffer elsewhere.  Senders wait until it
-  // has returned, so it must not block, nor call the group; if it throws, the group is broken.
+  // Starts to send and receive blocks.  The lists are copied.  Until the exchange is done, the
+  // memory sent may be read and the memory received may be written at any time.
+  // With a reader the received bytes are not copied out, and recvs[i].data is ignored and may be
+  // null.  They are shown to the reader, once, within the test() or wait() that finds them
+  // complete: in the sender's memory where ranks share an address space, in a staging buffer
+  // elsewhere.  Senders wait until the reader has returned, so it must neither block nor call the
+  // group.  If it throws, the group is broken.
   static constexpr int kMaxStarted = 8;
   virtual std::unique_ptr<Exchange> start_exchange(std::string_view op,
                                                    std::span<const SendBlock> sends,
@@ -150,37 +157,39 @@ class Group {
     start_exchange(op, sends, recvs, std::move(reader))->wait();
   }
 
-  // The same for blocks in memory of device(), enqueued on `stream`, a stream of it: what is sent
-  // is read and what is received written in its order.  On the host it is a call as the others,
-  // which checks the blocks; returning says nothing of the GPU's work. Throws Unsupported in a
-  // group without GPUs.
+  // An exchange of blocks in memory of device(), enqueued on `stream`, which is a stream of that
+  // device: blocks are read and written in the stream's order.  On the host it is a collective call
+  // like the others, which checks the blocks, but it does not wait for the GPU's work.  Throws
+  // Unsupported in a group without GPUs.
   virtual void exchange_on(const Stream& stream,
                            std::string_view op,
                            std::span<const SendBlock> sends,
                            std::span<const RecvBlock> recvs);
-  // Whether the work of an exchange_on() has been given up, since it did not end in time: a stream
-  // that went on then has not received all of its blocks.
+  // True when the work of an exchange_on() was given up because it did not end in time.  The stream
+  // has then gone on without having received all of its blocks.
   virtual bool has_given_up() const { return false; }
 
-  // Every rank asks for the same size; InvalidArgument with both values on every rank otherwise.
+  // Makes a window.  Every rank asks for the same size; otherwise every rank throws InvalidArgument
+  // with both sizes.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
 
-  // One-sided calls.
+  // The following calls are one-sided.
 
-  // Polls until ready(), for signals in windows.  `peer` is who should give the signal;
-  // `describe` is called on expiry: "expected flag 7, seen 6".
+  // Polls until ready() is true, for signals in windows.  `peer` is the rank that should give the
+  // signal.  describe() is called when the deadline expires: "expected flag 7, seen 6".
   virtual void wait_until(std::string_view op,
                           int peer,
                           const std::function<bool()>& ready,
                           const std::function<std::string()>& describe) = 0;
 
-  // Tells every peer that this rank cannot go on; their waits end with a CommError that names it.
-  // Never throws.
+  // Tells every peer that this rank cannot go on.  Their waits end with a CommError that names this
+  // rank.
   virtual void abort(std::string_view why) noexcept = 0;
 
-  // Gives a rank up: what it does or fails to do no longer ends this rank's waits, and a CommError
-  // it caused (peer() == rank), or told of, no longer breaks the group here.  While any rank is
-  // given up, collective calls throw CommError; windows and wait_until() go on among the others.
+  // Excludes a rank, or includes it again.  What an excluded rank does or fails to do no longer
+  // ends this rank's waits, and a CommError that it caused (peer() == rank) or told of no longer
+  // breaks the group here.  While any rank is excluded, collective calls throw CommError; windows
+  // and wait_until() go on among the others.
   virtual void set_dead(int rank, bool dead) = 0;
   virtual bool is_dead(int rank) const = 0;
 
@@ -197,29 +206,31 @@ class Group {
   Profile* profile_ = nullptr;
 };
 
-// Collectives on tensors, the same for every group.  Rows are the first dimension; counts[r] is the
-// number of rows rank r contributes or receives, and every rank passes the same counts.
-// Tensors are on the CPU, and the work is done on return; or on the group's GPU, and it is enqueued
-// on the stream.
+// Collectives on tensors, the same for every group.  Rows are the first dimension.  counts[r] is
+// the number of rows that rank r contributes or receives; every rank passes the same counts.
+// Tensors are on the CPU, and the work is done on return; or they are on the group's GPU, and the
+// work is enqueued on the stream, which is one of that GPU.
+// They throw InvalidArgument, before anything is sent, for wrong shapes, dtypes or devices.
 
-// Every rank's `bytes` at out + rank * bytes.
+// Gathers `bytes` of every rank; those of rank r are at `out` + r * bytes.
 void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out);
-// in [counts[rank], ...] -> out [sum(counts), ...], rank after rank.
+// in [counts[rank], ...] -> out [sum(counts), ...], the rows of all ranks in order of rank.
 void all_gatherv(Group& group,
                  std::string_view op,
                  const Tensor& in,
                  std::span<const int64_t> counts,
                  const Tensor& out,
                  const Stream& stream);
-// in [sum(counts), ...] -> out [counts[rank], ...] = sum over ranks of their part for this rank,
-// f32 accumulation in rank order, rounded once (f32, bf16, f16).
+// in [sum(counts), ...] -> out [counts[rank], ...]: the sum over ranks of their rows for this rank.
+// It is accumulated in f32 in order of rank and rounded once.  For f32, bf16 and f16.
 void reduce_scatterv(Group& group,
                      std::string_view op,
                      const Tensor& in,
                      std::span<const int64_t> counts,
                      const Tensor& out,
                      const Stream& stream);
-// Rows [sum(send_counts), ...] grouped by destination -> rows grouped by source.
+// in [sum(send_counts), ...] grouped by destination -> out [sum(recv_counts), ...] grouped by
+// source.
 void all_to_allv(Group& group,
                  std::string_view op,
                  const Tensor& in,
@@ -227,37 +238,38 @@ void all_to_allv(Group& group,
                  std::span<const int64_t> recv_counts,
                  const Tensor& out,
                  const Stream& stream);
-// Sum over ranks in rank order (i64).
+// Replaces each value by its sum over the ranks.
 void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values);
 int64_t all_reduce_max(Group& group, std::string_view op, int64_t value);
 
 // threads: ranks are threads of this process.
 
-// A link slowed down, for tests and demonstrations.  What a rank sends to another is to be seen
-// there `latency` after the last of its bytes has left; bytes leave one after the other, but small
-// messages (up to 4 KiB) do not queue behind large ones.
+// A slowed-down link, for tests and demonstrations.  What a rank sends to another can be seen there
+// `latency` after the last byte has left.  Bytes leave one after the other, but small messages (up
+// to 4 KiB) do not queue behind large ones.
 struct SlowLink {
   std::chrono::microseconds latency{0};
-  int64_t bytes_per_second = 0;  // from one rank to one other; 0: as fast as memory is
+  int64_t bytes_per_second = 0;  // from one rank to one other; 0: as fast as memory
 };
 
 struct ThreadGroupOptions {
   int num_ranks = 1;
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
-  bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
-  // Not given: settings MOEBIUS_LINK_LATENCY_US and MOEBIUS_LINK_MB_PER_S, and so not slowed down.
+  bool pin = true;  // pins ranks to disjoint CPUs when there are at least as many CPUs as ranks
+  // Without a value the settings MOEBIUS_LINK_LATENCY_US and MOEBIUS_LINK_MB_PER_S hold; they slow
+  // nothing down unless they are set.
   std::optional<SlowLink> link = std::nullopt;
-  // Empty: ranks without GPU.  Else the GPU of each rank: those of a node must reach each other's
-  // memory over NVLink or PCIe; several ranks may share one.  Where they do, every kernel that
-  // waits for a peer must be loaded before it is launched (cuda::load_kernels), and have room
-  // beside the others.  It is the current device of the rank's thread.
+  // The GPU of each rank; empty: ranks have no GPU.  The GPUs of a node must reach each other's
+  // memory over NVLink or PCIe.  Several ranks may share a GPU; then every kernel that waits for a
+  // peer must be loaded before it is launched (cuda::load_kernels), and have room beside the
+  // others.  The GPU is made the current device of the rank's thread.
   std::vector<Device> devices = {};
   bool nccl = false;  // with a device per rank: make_nccl_group() instead of peer access
 };
-// Runs body on num_ranks threads and joins them.  A rank that throws aborts the group; the first
-// original exception (not the CommErrors it caused elsewhere) is rethrown here.
-// `errors` (optional): every rank's message, empty where it ended well.
+// Runs the body on num_ranks threads and joins them.  A rank that throws aborts the group.  The
+// first original exception (not the CommErrors that it caused on other ranks) is rethrown here.
+// `errors` (optional) receives every rank's message, empty where the rank ended well.
 void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors = nullptr);
@@ -269,46 +281,48 @@ struct ProcessGroupOptions {
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;                       // as with threads
-  // Empty: ranks without GPU.  Else a GPU for each rank, in a nccl group over this one.
+  // A GPU for each rank, in a nccl group over this one; empty: ranks have no GPU.
   std::vector<Device> devices = {};
 };
-// Runs body on num_ranks forked processes and waits for them.  REQUIRES: this process has no other
-// threads and has called nothing of CUDA, since neither survives a fork; what ranks change is lost
-// with them.  A rank that throws, dies or exits is told to the others at once; who does not end
-// within twice the timeout and 10 s more is killed.  Throws Error with the message of the first
-// that failed.
-// `errors` (optional): every rank's message, empty where it ended well.
+// Runs the body on num_ranks forked processes and waits for them.  What the ranks change in memory
+// is lost with them.  When a rank throws, dies or exits, the others are told at once.  A process
+// that is still running after twice the timeout and 10 s more is killed.  Throws Error with the
+// message of the first rank that failed.
+// REQUIRES: this process has no other threads and has called nothing of CUDA, since neither
+// survives a fork.
+// `errors` (optional) receives every rank's message, empty where the rank ended well.
 void run_process_ranks(const ProcessGroupOptions& options,
                        const std::function<void(Group&)>& body,
                        std::vector<std::string>* errors = nullptr);
 
-// mpi: ranks are processes.
+// mpi: ranks are processes of an MPI job.
 
 struct MpiGroupOptions {
   int ranks_per_node = 0;                // 0: as the machines are; > 0: pretended nodes
   std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
 };
-// All processes of the job, renumbered so that those of a node are consecutive.  Initialises MPI
-// when nobody has, and then finalizes it at destruction.  Collective, also the destruction: a rank
-// that leaves tells its peers, then waits up to the timeout until they leave too.  After a failure
-// it does not finalize, which could hang, so that the launcher ends the job: report the CommError
-// while the group is alive.  An exception that unwinds through the group's scope aborts it.
-// Throws Unsupported when built without MPI; CommError where ranks do not come in time.  It may
+// Makes a group of all processes of the job, renumbered so that those of a node are consecutive.
+// It initialises MPI unless that has been done, and then finalizes it at destruction.
+// Collective, and so is the destruction: a rank that leaves tells its peers, then waits up to the
+// timeout until they leave too.  After a failure it does not finalize MPI, which could hang, and
+// the launcher ends the job; so report the CommError while the group is alive.  An exception that
+// unwinds through the group's scope aborts it.
+// Throws Unsupported when built without MPI, and CommError when ranks do not come in time.  It may
 // then be called again.
 std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();
-// True when this process was started by an MPI launcher (or MPI is initialised already).
+// True when an MPI launcher has started this process, or MPI has been initialised already.
 bool launched_by_mpi();
 
-// nccl: each rank of a host group (threads, processes, mpi) with a GPU of its own.  Host calls
-// remain the host group's; windows are symmetric memory of NCCL, reached over NVLink within the
-// host group's nodes, pretended or real.  NVLink multicast is not used.  Collective; throws
-// Unsupported, with the reason, when built without NCCL, when the library found is not of the
-// version this was built with, and when GPUs of a node cannot load and store each other's memory;
-// the host group is then still the caller's.
+// nccl: each rank of a host group (threads, processes, mpi) has a GPU of its own.  The host group
+// still makes all host calls.  Windows are symmetric memory of NCCL, which ranks reach over NVLink
+// within the host group's nodes, pretended or real.  NVLink multicast is not used.
+// Collective.  Throws Unsupported, with the reason, when built without NCCL, when the version of
+// the library is not the one this was built with, and when GPUs of a node cannot load and store
+// each other's memory.  After an error the host group is still the caller's.
 std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device);
-// Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong
-// one.
+// The reason why no nccl group can be made (built without NCCL, no library, a wrong one); empty
+// when one can be.
 std::string why_no_nccl();
 
 }  // namespace moebius
