@@ -21,12 +21,12 @@ namespace {
 // Says which lines are fetched next.  Fetches are spread evenly over the tile loads: after a burst
 // of them, tile loads would have to wait.
 //
-// Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
+// Where there are several panels, lines are taken from many pages by turns.  A core has 16
 // line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
 // one.  The hardware's own prefetching holds none, but it runs only some 20 lines ahead of what is
 // asked for, and only within a page.  So the later the next line of a page is asked for, the more
-// likely it is already there.  Why four lines at a time: the code between tile loads and products
-// has to be short, or the core does not see the next loads in time.
+// likely it is already there.  Four lines are fetched at a time, since the code between tile loads
+// and products has to be short, or the core does not see the next loads in time.
 class Prefetch {
  public:
   // The next fetch, and how many fetches of its row are left.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the AMX and the AVX-512 tile kernels share: conversions, scales, and codes whose tiles both
+// The AMX and the AVX-512 tile kernels share these: conversions, scales, and codes whose tiles both
 // read alike.  Only files built for AVX-512 BF16 and VBMI include this header.  Everything is
 // static, so that no other file can end up with these instructions.  bf16 conversions treat
 // subnormals as zero, as the products do.

@@ -135,7 +135,8 @@ class TileExperts final : public ExpertsBase {
     std::byte* arenas;
     int64_t thread_bytes;
     std::byte* threads_begin;
-    // Where one scale covers all rows: activations and their codes, in computing order.
+    // These are used where one scale covers all rows.  They hold activations and their codes, in
+    // computing order.
     Tensor act;
     Tensor hidden;
     float* hidden_scales;

@@ -24,8 +24,8 @@ struct GroupedGemm {
   // first_expert + g.
   RowArrivals::Signals arrivals;
   int64_t first_expert = 0;
-  // f32.  For f8e4m3 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
-  // max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
+  // f32.  For f8e4m3 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  For other dtypes [M, 1]
+  // or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
   // f32.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)].  For bf16, optional, [G, ceil(K / block),

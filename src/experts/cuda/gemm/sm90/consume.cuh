@@ -213,7 +213,7 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
   constexpr int kPerStep = kStepElements / kElements;
   constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
   constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
-  // In the units of descriptors.
+  // Descriptors count in units of 16 bytes.
   constexpr int kHalf = kBoxBytesB / 16;
   constexpr int kStage = kStageBytes / 16;
   // Stages that are taken at once are neighbours.  REQUIRES: `blocks` is a multiple of their

@@ -60,7 +60,7 @@ struct Args {
   bool settled_groups;   // see GroupedGemm
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;        // nullptr, or two zeros; the kernel leaves zeros
-  // With a_rows: rows of a may come in waves.  Group g has those of expert first_expert + g.
+  // With a_rows, rows of a may come in waves.  Group g has those of expert first_expert + g.
   RowArrivals::Signals arrivals;
   int first_expert;
   int max_rows;  // per group, with counts
