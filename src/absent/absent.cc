@@ -163,10 +163,10 @@ int64_t cuda_low_latency_bytes(const LowLatencyOptions&, int, int64_t) {
   throw Unsupported("low latency on GPUs: built without CUDA");
 }
 
-std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
+std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group&,
                                                          ExpertPlacement,
                                                          const LowLatencyOptions&) {
-  throw Unsupported("low latency on " + to_string(group.device()) + ": built without CUDA");
+  throw Unsupported("low latency on a GPU: built without CUDA");
 }
 
 void cuda_order_slots(const CudaOrderArgs& args, const Stream&) {
