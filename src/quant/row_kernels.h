@@ -55,8 +55,9 @@ struct Constant {
 namespace detail {
 template <typename Enum, typename Fn, int... kValues>
 constexpr void visit(Enum value, const Fn& fn, std::integer_sequence<int, kValues...>) {
-  ((static_cast<int>(value) == kValues && (fn(Constant<static_cast<Enum>(kValues)>{}), true)) ||
-   ...);
+  static_cast<void>(
+      ((static_cast<int>(value) == kValues && (fn(Constant<static_cast<Enum>(kValues)>{}), true)) ||
+       ...));
 }
 }  // namespace detail
 
