@@ -4,11 +4,9 @@
 // On the CPU the work is done when a call returns, so events hold nothing.
 #include "moebius/stream.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <thread>
 
+#include "core/cpu_sets.h"
 #include "core/cuda/runtime.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
@@ -28,19 +26,6 @@ struct EventImpl {
 };
 
 }  // namespace detail
-
-namespace {
-
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return std::max(1, CPU_COUNT(&set));
-  }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-}  // namespace
 
 void Event::synchronize() const {
   if (impl_) {
@@ -63,7 +48,8 @@ Stream::Stream() : Stream(cpu()) {}
 Stream Stream::cpu(int num_threads) {
   expect_ge(num_threads, 0, "num_threads");
   if (num_threads == 0) {
-    num_threads = static_cast<int>(setting_int("MOEBIUS_THREADS", 1, 4096).value_or(usable_cpus()));
+    num_threads =
+        static_cast<int>(setting_int("MOEBIUS_THREADS", 1, 4096).value_or(num_usable_cpus()));
   }
   return Stream(
       std::make_shared<detail::StreamImpl>(detail::StreamImpl{Device::cpu(), num_threads, {}}));

@@ -15,12 +15,12 @@
 
 #include "comm/group/blocks.h"
 #include "comm/group/byte_stream.h"
-#include "comm/group/cpu_sets.h"
 #include "comm/group/nccl/version.h"
 #include "comm/group/shared_device.h"
 #include "comm/group/started.h"
 #include "comm/group/stream_copy.h"
 #include "comm/routing/common_ids.h"
+#include "core/cpu_sets.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"
@@ -81,39 +81,39 @@ TEST(RunThreadRanks, TakesTheTimeoutFromOptionsThenSettings) {
 }
 
 TEST(RunThreadRanks, GivesRanksDisjointCpusWhenThereAreEnough) {
-  const auto before = comm::usable_cpus();
+  const auto before = usable_cpus();
   if (before.size() < 2) {
     GTEST_SKIP() << "needs 2 CPUs, has " << before.size();
   }
   std::mutex mutex;
   std::multiset<int> seen;
   run_thread_ranks({.num_ranks = 2}, [&](Group&) {
-    const auto cpus = comm::usable_cpus();
+    const auto cpus = usable_cpus();
     EXPECT_EQ(Stream::cpu().num_threads(), static_cast<int>(cpus.size()));
     const std::lock_guard lock(mutex);
     seen.insert(cpus.begin(), cpus.end());
   });
   EXPECT_EQ(seen, std::multiset<int>(before.begin(), before.end()));
-  EXPECT_EQ(comm::usable_cpus(), before);
+  EXPECT_EQ(usable_cpus(), before);
   run_thread_ranks({.num_ranks = 2, .pin = false},
-                   [&](Group&) { EXPECT_EQ(comm::usable_cpus(), before); });
+                   [&](Group&) { EXPECT_EQ(usable_cpus(), before); });
   run_thread_ranks({.num_ranks = static_cast<int>(before.size()) + 1},
-                   [&](Group&) { EXPECT_EQ(comm::usable_cpus(), before); });
+                   [&](Group&) { EXPECT_EQ(usable_cpus(), before); });
 }
 
 TEST(CpuSets, ReadsListsAsLinuxWritesThem) {
-  EXPECT_EQ(comm::parse_cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
-  EXPECT_EQ(comm::parse_cpu_list("5"), (std::vector<int>{5}));
-  EXPECT_EQ(comm::parse_cpu_list("1,3-4\n"), (std::vector<int>{1, 3, 4}));
-  EXPECT_TRUE(comm::parse_cpu_list("").empty());
-  EXPECT_TRUE(comm::parse_cpu_list("none").empty());
-  EXPECT_TRUE(comm::parse_cpu_list("99999999").empty());
+  EXPECT_EQ(parse_cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(parse_cpu_list("5"), (std::vector<int>{5}));
+  EXPECT_EQ(parse_cpu_list("1,3-4\n"), (std::vector<int>{1, 3, 4}));
+  EXPECT_TRUE(parse_cpu_list("").empty());
+  EXPECT_TRUE(parse_cpu_list("none").empty());
+  EXPECT_TRUE(parse_cpu_list("99999999").empty());
 }
 
 TEST(CpuSets, SplitsEvenlyOrNotAtAll) {
   std::vector<int> cpus(10);
   std::iota(cpus.begin(), cpus.end(), 0);
-  const auto parts = comm::split_cpus(cpus, 4);
+  const auto parts = split_cpus(cpus, 4);
   std::vector<int> joined;
   for (const auto& part : parts) {
     EXPECT_GE(part.size(), 2u);
@@ -121,7 +121,7 @@ TEST(CpuSets, SplitsEvenlyOrNotAtAll) {
     joined.insert(joined.end(), part.begin(), part.end());
   }
   EXPECT_EQ(joined, cpus);
-  for (const auto& part : comm::split_cpus(cpus, 11)) {
+  for (const auto& part : split_cpus(cpus, 11)) {
     EXPECT_TRUE(part.empty());
   }
 }

@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "comm/group/cpu_sets.h"
+#include "core/cpu_sets.h"
 
 namespace moebius::comm {
 

@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "comm/group/cpu_sets.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
+#include "core/cpu_sets.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 

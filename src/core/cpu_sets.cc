@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/group/cpu_sets.h"
+#include "core/cpu_sets.h"
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <string>
 #include <tuple>
 
-namespace moebius::comm {
+namespace moebius {
 
 namespace {
 
@@ -27,6 +29,9 @@ using CpuSet = std::unique_ptr<cpu_set_t, CpuSetDeleter>;
 
 CpuSet make_cpu_set() {
   CpuSet set(CPU_ALLOC(kMaxCpus));
+  if (!set) {
+    throw std::bad_alloc();
+  }
   CPU_ZERO_S(CPU_ALLOC_SIZE(kMaxCpus), set.get());
   return set;
 }
@@ -55,6 +60,14 @@ int core_of(int cpu) {
   const auto siblings = read_cpu_list(
       fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
   return siblings.empty() ? cpu : siblings.front();
+}
+
+// thread: 0 is the calling one, and a process's id its main thread.
+int num_cpus_of(pid_t thread) {
+  const CpuSet set = make_cpu_set();
+  const size_t set_bytes = CPU_ALLOC_SIZE(kMaxCpus);
+  const bool is_known = sched_getaffinity(thread, set_bytes, set.get()) == 0;
+  return is_known ? std::max(1, CPU_COUNT_S(set_bytes, set.get())) : 1;
 }
 
 }  // namespace
@@ -101,6 +114,14 @@ std::vector<int> usable_cpus() {
   return cpus;
 }
 
+int num_usable_cpus() {
+  return num_cpus_of(0);
+}
+
+int num_usable_cpus_of_process() {
+  return num_cpus_of(getpid());
+}
+
 std::vector<std::vector<int>> split_cpus(const std::vector<int>& cpus, int num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks);
   std::vector<std::vector<int>> parts(ranks);
@@ -116,6 +137,10 @@ std::vector<std::vector<int>> split_cpus(const std::vector<int>& cpus, int num_r
 }
 
 bool pin_this_thread(const std::vector<int>& cpus) {
+  return pin_thread(pthread_self(), cpus);
+}
+
+bool pin_thread(pthread_t thread, const std::vector<int>& cpus) {
   if (cpus.empty()) {
     return false;
   }
@@ -124,7 +149,7 @@ bool pin_this_thread(const std::vector<int>& cpus) {
   for (const int cpu : cpus) {
     CPU_SET_S(static_cast<size_t>(cpu), set_bytes, set.get());
   }
-  return sched_setaffinity(0, set_bytes, set.get()) == 0;  // 0 is the calling thread
+  return pthread_setaffinity_np(thread, set_bytes, set.get()) == 0;
 }
 
-}  // namespace moebius::comm
+}  // namespace moebius
