@@ -4,21 +4,25 @@
 
 #include <algorithm>
 
+#include "core/start_thread.h"
+
 namespace moebius::bench {
 
 RankTeam::RankTeam(const ThreadGroupOptions& options) : options_(options) {
-  ranks_ = std::thread([this] {
-    std::exception_ptr error;
-    try {
-      run_thread_ranks(options_, [this](Group& group) { serve(group); });
-    } catch (...) {
-      error = std::current_exception();
-    }
-    const std::lock_guard lock(mutex_);
-    error_ = error;
-    has_ended_ = true;
-    changed_.notify_all();
-  });
+  ranks_ = start_thread([] { return "the ranks of a benchmark"; }, [this] { run_ranks(); });
+}
+
+void RankTeam::run_ranks() {
+  std::exception_ptr error;
+  try {
+    run_thread_ranks(options_, [this](Group& group) { serve(group); });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  error_ = error;
+  has_ended_ = true;
+  changed_.notify_all();
 }
 
 RankTeam::~RankTeam() {

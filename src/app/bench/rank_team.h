@@ -36,6 +36,7 @@ class RankTeam {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void run_ranks();
   void serve(Group& group);
   void wait_for_all();
 

@@ -11,6 +11,7 @@
 
 #include "comm/group/nccl/library.h"
 #include "core/cuda/check.h"
+#include "core/start_thread.h"
 #include "moebius/log.h"
 
 namespace moebius::comm {
@@ -133,7 +134,7 @@ void Communicator::look_after(const Event& before,
     const std::lock_guard lock(mutex_);
     work_.push_back({before, stream.record(), timeout});
     if (!watcher_.joinable()) {
-      watcher_ = std::thread([this] { watch(); });
+      watcher_ = start_thread([] { return "NCCL's deadlines"; }, [this] { watch(); });
     }
   }
   changed_.notify_all();

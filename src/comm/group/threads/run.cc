@@ -1,18 +1,32 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <thread>
 
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/group/runner.h"
 #include "comm/group/threads/thread_group.h"
 #include "core/cuda/runtime.h"
+#include "core/start_thread.h"
 #include "moebius/settings.h"
 
 namespace moebius {
 
 namespace {
+
+// Ends the wait of the others for a rank that has not begun, and whose exception is being handled.
+// Where there is no memory left to say it, they find out at their deadline.
+void tell_no_start(comm::SharedState& shared, int rank) noexcept {
+  try {
+    shared.tell_failure(
+        comm::make_failure(rank, {"start", 0}, rank, comm::current_exception_text()));
+  } catch (...) {
+  }
+}
 
 SlowLink link_from_settings() {
   constexpr int64_t kMax = 1'000'000'000;
@@ -74,9 +88,13 @@ void run_thread_ranks(const ThreadGroupOptions& options,
   const auto shared = std::make_shared<comm::SharedState>(num_ranks);
   std::vector<std::exception_ptr> exceptions(static_cast<size_t>(num_ranks));
   std::vector<std::string> messages(static_cast<size_t>(num_ranks));
-  const auto note_exception = [&](size_t rank) {
+  const auto note_exception = [&](size_t rank) noexcept {
     exceptions[rank] = std::current_exception();
-    messages[rank] = comm::current_exception_text();
+    try {
+      messages[rank] = comm::current_exception_text();
+    } catch (const std::bad_alloc&) {
+      messages[rank] = "out of memory";  // short enough to need none
+    }
   };
 
   const auto run_rank = [&](int rank) {
@@ -96,23 +114,21 @@ void run_thread_ranks(const ThreadGroupOptions& options,
       }
     } catch (...) {
       note_exception(r);
-      shared->tell_failure(comm::make_failure(rank, {"start", 0}, rank, messages[r]));
+      tell_no_start(*shared, rank);
     }
   };
 
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(num_ranks));
   std::exception_ptr no_thread;
-  try {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      threads.emplace_back(run_rank, rank);
+  for (int rank = 0; rank < num_ranks && !no_thread; ++rank) {
+    try {
+      threads.push_back(start_thread([&] { return fmt::format("rank {} of {}", rank, num_ranks); },
+                                     [&run_rank, rank] { run_rank(rank); }));
+    } catch (...) {
+      no_thread = std::current_exception();
+      tell_no_start(*shared, rank);
     }
-  } catch (...) {
-    // Without this the ranks that run would wait for one that never comes.
-    no_thread = std::current_exception();
-    const auto rank = static_cast<int>(threads.size());
-    shared->tell_failure(comm::make_failure(
-        rank, {"start", 0}, rank,
-        "rank " + std::to_string(rank) + " has no thread: " + comm::current_exception_text()));
   }
   for (std::thread& thread : threads) {
     thread.join();
