@@ -57,11 +57,6 @@ if(MOEBIUS_BUILD_TESTS)
   moebius_require(GTest_FOUND libgtest-dev)
 endif()
 
-if(MOEBIUS_OPENMP)
-  find_package(OpenMP QUIET COMPONENTS CXX)
-endif()
-moebius_optional(OPENMP "OpenMP" OpenMP_CXX_FOUND libgomp1 "CPU stages run on one thread")
-
 if(MOEBIUS_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # the C interface only: Open MPI 5 no longer has the C++ one
   find_package(MPI QUIET COMPONENTS CXX)

@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# The functions with which folders declare their targets. Optional libraries (OpenMP, MPI, the CUDA runtime)
+# The functions with which folders declare their targets. Optional libraries (MPI, the CUDA runtime)
 # may be named in LIBS whether they are found or not. Where they are, the target links them and sees
-# MOEBIUS_HAVE_OPENMP, MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
+# MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
 
-set(MOEBIUS_OPTIONAL_LIBS OpenMP::OpenMP_CXX MPI::MPI_CXX CUDA::cudart_static)
-set(MOEBIUS_FEATURE_OpenMP::OpenMP_CXX OPENMP)
+set(MOEBIUS_OPTIONAL_LIBS MPI::MPI_CXX CUDA::cudart_static)
 set(MOEBIUS_FEATURE_MPI::MPI_CXX MPI)
 set(MOEBIUS_FEATURE_CUDA::cudart_static CUDA)
 # Compiled into our objects, so nobody who links libmoebius needs them.
@@ -108,7 +107,7 @@ function(moebius_add_library)
     moebius_internal_headers INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
                                        ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(moebius_internal_headers INTERFACE moebius_flags ${link_libs})
-  foreach(feature OPENMP MPI CUDA)
+  foreach(feature MPI CUDA)
     if(MOEBIUS_HAVE_${feature})
       target_compile_definitions(moebius_internal_headers INTERFACE MOEBIUS_HAVE_${feature}=1)
     endif()

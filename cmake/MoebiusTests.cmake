@@ -9,7 +9,7 @@ include(GoogleTest)
 # MPI starts more ranks than there are cores, and also for root, as in a container.
 # MOEBIUS_FIXTURES is added when ctest starts, unless the environment already names a folder.
 set(MOEBIUS_TEST_ENVIRONMENT
-    OMP_WAIT_POLICY=passive OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1
+    MOEBIUS_SPIN_US=0 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 

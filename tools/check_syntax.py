@@ -21,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # These flags are unknown to clang, or would make it write files.
-LEFT_OUT = re.compile(r"-o|-c|-M[DMTF].*|-fopenmp|-march=.*|-mtune=.*")
+LEFT_OUT = re.compile(r"-o|-c|-M[DMTF].*|-march=.*|-mtune=.*")
 TAKES_VALUE = {"-o", "-MT", "-MF"}
 
 
@@ -38,7 +38,7 @@ def clang_command(clang, entry):
     # A launcher such as ccache and the compiler come first.
     first_flag = next(i for i, word in enumerate(words) if word.startswith("-"))
     # libstdc++ 12 uses its own deprecated get_temporary_buffer() in std::stable_sort.
-    command = [clang, "-fsyntax-only", "-fopenmp", "-Wno-unknown-warning-option",
+    command = [clang, "-fsyntax-only", "-Wno-unknown-warning-option",
                "-Wno-unused-command-line-argument", "-Wno-deprecated-declarations"]
     skip = False
     for word in words[first_flag:]:

@@ -66,7 +66,7 @@ def run(command, fixtures, device, fixture, way):
                  "--seed", "3", "--repeat", "1", "--output", str(output), *way.split()]
         if "--threads" not in words:
             words += ["--threads", "2"]
-        environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+        environment = dict(os.environ, MOEBIUS_SPIN_US="0")
         done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               env=environment, check=False)
         digest = ""

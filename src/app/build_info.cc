@@ -29,7 +29,6 @@ std::vector<std::pair<std::string, std::string>> build_facts() {
       {"compiler", MOEBIUS_COMPILER},
       {"build_type", MOEBIUS_BUILD_TYPE},
       {"sanitizers", optional(MOEBIUS_SANITIZERS)},
-      {"OpenMP", optional(MOEBIUS_OPENMP_VERSION)},
       {"MPI", optional(MOEBIUS_MPI_VERSION)},
       {"CUDA", optional(MOEBIUS_CUDA_VERSION)},
       {"NCCL", optional(MOEBIUS_BUILT_NCCL_VERSION)},

@@ -19,6 +19,10 @@ namespace {
 constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_LOG", "warn", "log level (error, warn, info, debug) and topics (dispatch)"},
     {"MOEBIUS_THREADS", "all usable CPUs", "threads of a CPU stream that names none"},
+    {"MOEBIUS_SPIN_US", "2000; 0 with more threads than CPUs",
+     "how long idle threads of CPU streams look for work before they sleep"},
+    {"MOEBIUS_BIND_THREADS", "0",
+     "1 binds each of them to a CPU of the thread that makes the calls"},
     {"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails"},
     {"MOEBIUS_LINK_LATENCY_US", "0",
      "slows rank threads down: what they send is seen this much later"},

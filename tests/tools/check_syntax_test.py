@@ -20,7 +20,7 @@ def run_checker(source):
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         file = pathlib.Path(folder, "a.cc")
         file.write_text(source, encoding="utf-8")
-        command = f"ccache g++ -Dx=1 -O3 -std=c++20 -Werror -fopenmp -MD -MT a.o -MF a.o.d -o a.o -c {file}"
+        command = f"ccache g++ -Dx=1 -O3 -std=c++20 -Werror -MD -MT a.o -MF a.o.d -o a.o -c {file}"
         database = [{"directory": folder, "command": command, "file": str(file)}]
         pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(database), encoding="utf-8")
         done = subprocess.run([sys.executable, str(CHECKER), "--build", folder], stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
 #include "core/cpu_sets.h"
+#include "core/worker_team.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
@@ -278,6 +279,7 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
 
   comm::await_all_ranks(timeout);
   comm::Placement placement = comm::place_ranks(options.ranks_per_node);
+  worker_team::set_num_processes(placement.num_neighbours);
   return std::make_unique<comm::MpiGroup>(
       placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
       placement.num_neighbours, placement.num_cpus);

@@ -18,6 +18,7 @@
 #include "comm/group/processes/process_group.h"
 #include "comm/group/runner.h"
 #include "core/cuda/runtime.h"
+#include "core/worker_team.h"
 #include "moebius/deadline.h"
 
 namespace moebius {
@@ -38,7 +39,7 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
                                   int rank,
                                   std::chrono::milliseconds timeout) {
   const comm::RankCpus cpus(options.num_ranks, options.pin);
-  cpus.pin(rank);
+  worker_team::set_num_processes(cpus.pin(rank) ? 1 : options.num_ranks);
   auto host = std::make_unique<comm::ProcessGroup>(
       board, Topology::make(rank, options.num_ranks, options.ranks_per_node), timeout,
       cpus.num_cpus());
