@@ -215,7 +215,9 @@ class Team {
       Worker& worker = workers_.emplace_back();
       try {
         worker.thread = start_thread(
-            [&] { return fmt::format("thread {} of the {} of a loop", thread_idx, num_threads); },
+            [&] {
+              return fmt::format("parallel loops, number {} of {}", thread_idx + 1, num_threads);
+            },
             [this, &worker, thread_idx] { serve(worker.mailbox, thread_idx); });
       } catch (...) {
         workers_.pop_back();

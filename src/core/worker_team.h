@@ -11,11 +11,14 @@ using Job = void (*)(void* context, int thread_idx) noexcept;
 
 // Calls job(context, 0) here, and job(context, i) on workers, each i of [1, num_threads) at most
 // once.  Returns when all calls that began have ended, and what they wrote can be read.  Call 0
-// must do whatever is left to do, since a worker may come too late to be used. A team grows to what
-// is asked for and lives until its thread ends; otherwise nothing is allocated. Throws Error where
-// a thread cannot be started, and InvalidArgument for a bad setting.  Nothing has been called then,
-// and the next run() tries again.  Why it does not go on with fewer threads: slowness that nobody
-// reports is found by nobody, and who reads the message can ask for fewer. REQUIRES: may_run().
+// must do whatever is left to do, since a worker may come too late to be used.
+//
+// A team grows to what is asked for and lives until its thread ends; nothing else is allocated.
+// Throws Error where a thread cannot be started, and InvalidArgument for a bad setting.  Nothing
+// has been called then, and the next run() tries again.  Why it does not go on with fewer threads:
+// nobody finds a slowness that nothing reports, and whoever reads the message can ask for fewer.
+//
+// REQUIRES: may_run().
 void run(int num_threads, Job job, void* context);
 
 // False on a worker and inside a job, since a loop inside a loop runs on the thread that meets it,

@@ -43,13 +43,14 @@ void* allocate(size_t bytes) {
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined, since GCC 12 takes half of a pair that is for a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   return allocate(bytes);
 }
-void operator delete(void* block) noexcept {
+[[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }
-void operator delete(void* block, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept {
   std::free(block);
 }
 
@@ -275,7 +276,7 @@ TEST(WorkerTeam, AThreadThatCannotBeStartedIsAnErrorBeforeAnyTaskRuns) {
       for (int round = 0; round < 2; ++round) {
         const std::string message =
             message_of<Error>([&] { parallel_tasks(Stream::cpu(4), 10, count); });
-        expect_mentions(message, {"cannot start a thread for thread 2 of the 4 of a loop",
+        expect_mentions(message, {"cannot start a thread for parallel loops, number 3 of 4",
                                   "Resource temporarily unavailable"});
         EXPECT_EQ(message.find('\n'), std::string::npos);
       }
@@ -358,14 +359,11 @@ TEST(WorkerTeam, WorkersCanBeBoundToOneCpuEach) {
     const int num_threads = static_cast<int>(std::min<size_t>(all.size(), 4)) + 1;
     std::vector<std::vector<int>> cpus(static_cast<size_t>(num_threads));
     std::atomic<int> begun{0};
-    // Twice, since a worker may have its first task before it is bound.
-    for (int round = 1; round <= 2; ++round) {
-      parallel_tasks(Stream::cpu(num_threads), num_threads, [&](int64_t, int thread_idx) {
-        ++begun;
-        EXPECT_TRUE(await(begun, round * num_threads));
-        cpus[static_cast<size_t>(thread_idx)] = usable_cpus();
-      });
-    }
+    parallel_tasks(Stream::cpu(num_threads), num_threads, [&](int64_t, int thread_idx) {
+      ++begun;
+      EXPECT_TRUE(await(begun, num_threads));
+      cpus[static_cast<size_t>(thread_idx)] = usable_cpus();
+    });
     EXPECT_EQ(cpus[0], all) << "the caller stays as it was";
     std::set<int> bound;
     for (size_t i = 1; i < cpus.size(); ++i) {
