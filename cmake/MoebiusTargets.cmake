@@ -92,6 +92,8 @@ function(moebius_add_library)
     moebius PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION
                        ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
   target_compile_features(moebius PUBLIC cxx_std_20)
+  # Worker threads may be in our code when a program closes a shared libmoebius.
+  target_link_options(moebius PRIVATE $<$<BOOL:${BUILD_SHARED_LIBS}>:LINKER:-z,nodelete>)
   target_include_directories(
     moebius PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

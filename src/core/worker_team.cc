@@ -13,6 +13,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -48,11 +49,19 @@ void enter_child() {
   process.num_forks.fetch_add(1, std::memory_order_relaxed);
 }
 
-unsigned watch_forks() {
-  static const int status = pthread_atfork(nullptr, nullptr, enter_child);
+void expect_no_error(int status, std::string_view call) {
   if (status != 0) {
-    throw Error(fmt::format("pthread_atfork: {}", std::generic_category().message(status)));
+    throw Error(fmt::format("{}: {}", call, std::generic_category().message(status)));
   }
+}
+
+// How many there were until now; from now on they are counted.
+unsigned count_forks() {
+  static const bool is_counting = [] {
+    expect_no_error(pthread_atfork(nullptr, nullptr, enter_child), "pthread_atfork");
+    return true;
+  }();
+  (void)is_counting;
   return process.num_forks.load(std::memory_order_relaxed);
 }
 
@@ -163,7 +172,7 @@ class alignas(64) Mailbox {  // one cache line each, on which its worker spins
 class Team {
  public:
   Team()
-      : num_forks_(watch_forks()),
+      : num_forks_(count_forks()),
         chosen_spin_time_(setting_int("MOEBIUS_SPIN_US", 0, 1'000'000)),
         num_cpus_(num_usable_cpus()),
         num_cpus_of_process_(num_usable_cpus_of_process()),
@@ -285,32 +294,44 @@ class Team {
   nanoseconds spin_time_{0};
 };
 
-// The calling thread's own.
-struct OwnTeam {
-  std::unique_ptr<Team> team;
+// The calling thread's own, null until it needs one.
+constinit thread_local Team* own_team = nullptr;
 
-  // A child has its parent's team, but none of the threads: nothing there can be joined or freed.
-  void leave_to_parent() {
-    if (team && !team->is_of_this_process()) {
-      (void)team.release();
-    }
+void end_thread(void* team) {
+  runs_alone = true;
+  std::unique_ptr<Team> own(static_cast<Team*>(team));
+  if (!own->is_of_this_process()) {
+    (void)own.release();  // the child has none of the threads, so it cannot join them
   }
-  ~OwnTeam() {
-    runs_alone = true;
-    leave_to_parent();
+}
+
+// Calls end_thread() when the calling thread ends.  Where main() ends, its workers go with the
+// process: an idle one touches nothing but its team, which stays.
+// Why not a thread_local with a destructor: the C library ends the process when it has no memory to
+// note one.
+void end_with_thread(Team* team) {
+  static const pthread_key_t key = [] {
+    pthread_key_t made = 0;
+    expect_no_error(pthread_key_create(&made, end_thread), "pthread_key_create");
+    return made;
+  }();
+  expect_no_error(pthread_setspecific(key, team), "pthread_setspecific");
+}
+
+Team& team_of_this_thread() {
+  if (own_team == nullptr || !own_team->is_of_this_process()) {
+    auto team = std::make_unique<Team>();
+    end_with_thread(team.get());
+    own_team = team.release();
   }
-};
-thread_local OwnTeam own;
+  return *own_team;
+}
 
 }  // namespace
 
 void run(int num_threads, Job job, void* context) {
   assert(may_run());
-  own.leave_to_parent();
-  if (!own.team) {
-    own.team = std::make_unique<Team>();
-  }
-  own.team->run(num_threads, job, context);
+  team_of_this_thread().run(num_threads, job, context);
 }
 
 bool may_run() {
