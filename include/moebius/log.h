@@ -12,8 +12,9 @@ namespace moebius {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
-// Never throws for a misspelt MOEBIUS_LOG, but logs as if the variable were unset.
-void log(LogLevel level, std::string_view message);
+// Never throws: handlers of errors and destructors call it.  It logs as if MOEBIUS_LOG were unset
+// where that is misspelt or there is no memory for a logger.
+void log(LogLevel level, std::string_view message) noexcept;
 // The next two functions throw InvalidArgument when MOEBIUS_LOG has an unknown word.  Every choice
 // of an implementation calls them, so a misspelt word is found early.
 bool log_topic_enabled(std::string_view topic);

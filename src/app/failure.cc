@@ -53,7 +53,11 @@ std::string message_of(const std::exception& error) {
 
 int report_failure(const std::exception& error) {
   std::fflush(stdout);
-  std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
+  try {
+    std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
+  } catch (const std::bad_alloc&) {
+    std::fputs("moebius: out of memory\n", stderr);
+  }
   return exit_code_of(error);
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,10 +86,19 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 }  // namespace
 
-void log(LogLevel level, std::string_view message) {
+void log(LogLevel level, std::string_view message) noexcept {
   const auto spdlog_level = to_spdlog(level);
   const auto name = spdlog::level::to_string_view(spdlog_level);
-  logger().logger->log(spdlog_level, "{}: {}", std::string_view(name.data(), name.size()), message);
+  try {
+    logger().logger->log(spdlog_level, "{}: {}", std::string_view(name.data(), name.size()),
+                         message);
+  } catch (...) {
+    // There is no memory for a logger, so the default level holds.
+    if (level >= LogLevel::kWarn) {
+      std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(name.size()), name.data(),
+                   static_cast<int>(message.size()), message.data());
+    }
+  }
 }
 
 bool log_topic_enabled(std::string_view topic) {
