@@ -10,8 +10,9 @@
 namespace moebius {
 
 const Stream& SideStream::on(Device device) {
-  thread_local std::map<std::pair<Use, int>, Stream> streams;
   if (stream_.device() != device) {
+    // Only here, since noting its destructor takes memory that the C library insists on.
+    thread_local std::map<std::pair<Use, int>, Stream> streams;
     Stream& own = streams[{use_, device.index}];
     if (own.device() != device) {
       own = make_stream(device);
