@@ -38,18 +38,21 @@ class CudaError : public Error {
   using Error::Error;
 };
 
-// A collective did not complete.  `peer` is the rank that was waited for, or -1 when none can be
-// named.
+// A collective did not complete.  `peer` is the rank to blame, or -1 when none can be named.
 class CommError : public Error {
  public:
-  CommError(const std::string& message, int rank, int peer)
-      : Error(message), rank_(rank), peer_(peer) {}
+  CommError(const std::string& message, int rank, int peer, bool peer_is_silent = false)
+      : Error(message), rank_(rank), peer_(peer), peer_is_silent_(peer_is_silent) {}
   int rank() const { return rank_; }
   int peer() const { return peer_; }
+  // True when the peer has left, or has not come in time: it may be dead or stopped, and then it
+  // reports nothing itself.
+  bool peer_is_silent() const { return peer_is_silent_; }
 
  private:
   int rank_;
   int peer_;
+  bool peer_is_silent_;
 };
 
 // Checks for public boundaries.  Each throws InvalidArgument as

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "app/commands.h"
+#include "comm/group/mpi/job.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -21,12 +22,16 @@ int exit_code_of(const std::exception& error) {
              : kRunFailed;
 }
 
-// Whether the error says that rank 0 died or stalled.  Other errors may name rank 0, too, and then
-// rank 0 can report them itself.
-bool is_silence_of_first(const CommError& error) {
-  const std::string_view message = error.what();
-  return message.find("rank 0 did not come within ") != message.npos ||
-         message.find("rank 0 has left; ") != message.npos;
+// Whether this rank is one of those that may report the error for all: it is of the first node, or
+// of the second where a rank of the first is silent, since the whole node may be gone.  A rank that
+// the others have missed finds out late, when they have reported it.
+bool may_report(const Group& group, const std::exception& error) {
+  const Topology& topology = group.topology();
+  const auto* comm = dynamic_cast<const CommError*>(&error);
+  const int silent = comm != nullptr && comm->peer_is_silent() ? comm->peer() : -1;
+  const bool is_first_silent = silent >= 0 && topology.node_of(silent) == 0;
+  const int reporting_node = is_first_silent && topology.num_nodes() > 1 ? 1 : 0;
+  return silent != group.rank() && topology.node() == reporting_node;
 }
 
 // Messages of checks end with a place in the source, " (layer_parts.cc:70)", which only helps
@@ -53,19 +58,21 @@ std::string message_of(const std::exception& error) {
 
 int report_failure(const std::exception& error) {
   std::fflush(stdout);
-  try {
-    std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
-  } catch (const std::bad_alloc&) {
-    std::fputs("moebius: out of memory\n", stderr);
-  }
+  comm::report_once([&] {
+    try {
+      std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
+    } catch (const std::bad_alloc&) {
+      std::fputs("moebius: out of memory\n", stderr);
+    }
+  });
   return exit_code_of(error);
 }
 
 void fail_job(Group& group, const std::exception& error) {
-  const auto* comm = dynamic_cast<const CommError*>(&error);
-  const int speaker = group.size() > 1 && comm != nullptr && is_silence_of_first(*comm) ? 1 : 0;
-  if (group.rank() == speaker) {
+  if (may_report(group, error)) {
     report_failure(error);
+  } else {
+    comm::await_report();
   }
   group.abort(message_of(error));
   throw Reported{exit_code_of(error)};

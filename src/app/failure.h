@@ -15,11 +15,11 @@ struct Reported {
   int exit_code;
 };
 
-// Prints "moebius: <message>" on stderr, in one line, and returns the exit code.
+// Prints "moebius: <message>" on stderr, in one line, and returns the exit code.  Of the processes
+// of a job, one prints for those of its machine.
 int report_failure(const std::exception& error);
 
-// Reports an error of a job of processes, of which one prints for all: rank 0, or rank 1 where the
-// others have waited for rank 0 in vain.  Throws Reported.
+// Reports an error of a job of processes, of which one prints for all.  Throws Reported.
 // REQUIRES: the group is alive.  Why: the launcher may end all processes once one of them has gone.
 [[noreturn]] void fail_job(Group& group, const std::exception& error);
 

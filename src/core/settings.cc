@@ -37,10 +37,6 @@ constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_GEMM", "as the plan says",
      "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)"},
     {"MOEBIUS_NCCL_LIBRARY", "libnccl.so.2", "the NCCL library that nccl groups load"},
-    {"OMPI_COMM_WORLD_SIZE", "unset", "set by mpirun of Open MPI: a rank of a job"},
-    {"PMI_SIZE", "unset", "set by mpiexec of MPICH and its kin: a rank of a job"},
-    {"MV2_COMM_WORLD_SIZE", "unset", "set by mpirun of MVAPICH: a rank of a job"},
-    {"PMIX_RANK", "unset", "set by launchers with PMIx: a rank of a job"},
 };
 
 }  // namespace

@@ -103,8 +103,9 @@ TEST(MpiStart, WhoComesAfterTheOthersHaveGivenUpSaysSo) {
   ASSERT_EQ(job.reports.size(), 2u) << job.output;
   for (const auto& [rank, report] : job.reports) {
     EXPECT_EQ(report.message,
-              fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms",
-                          rank, short_timeout(1).count()));
+              fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms: "
+                          "rank {} is not there",
+                          rank, short_timeout(1).count(), 1 - rank));
   }
   EXPECT_NE(job.status, kEndedByTimeout) << job.output;
 }

@@ -4,14 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
+#include <optional>
 #include <string>
 
 #include "app/failure.h"
+#include "comm/group/mpi/job.h"
 #include "core/cuda/runtime.h"
 #include "moebius/error.h"
-#include "moebius/settings.h"
 
 namespace moebius::app {
 
@@ -102,18 +101,10 @@ void run_processes(const RunOptions& options,
       group = with_gpus(std::move(group), options.ranks_per_node);
     }
     body(plan, group.get());
+    group->leave();
   } catch (const std::exception& error) {
     fail_job(*group, error);
   }
-}
-
-// Whether a launcher started other processes, too, as far as its variables tell.  With PMIx alone a
-// process only knows its own rank.
-bool was_launched_with_others() {
-  constexpr std::array kJobSizes = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
-  return std::any_of(kJobSizes.begin(), kJobSizes.end(),
-                     [](const char* name) { return setting(name).value_or("1") != "1"; }) ||
-         setting("PMIX_RANK").value_or("0") != "0";
 }
 
 }  // namespace
@@ -132,7 +123,8 @@ ThreadGroupOptions gpu_ranks(int num_ranks, const std::string& group) {
 }
 
 void expect_launcher(const RunOptions& options) {
-  if (options.group == "threads" && was_launched_with_others()) {
+  const std::optional<comm::Job> job = comm::launched_job();
+  if (options.group == "threads" && job && job->has_others()) {
     throw InvalidArgument(
         "a launcher started this process, but --group is threads: --group mpi makes its processes "
         "ranks");

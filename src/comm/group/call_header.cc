@@ -53,23 +53,26 @@ std::optional<Failure> find_mismatch(
   if (header.op_hash != expected.op_hash) {
     return make_mismatch(rank, call, peer, header.op.data());
   }
-  std::string reason;
+  using Reason = Failure::Reason;
   if (header.epoch != call.epoch) {
-    reason = fmt::format("rank {} is at epoch {} ({}), expected {}", peer, header.epoch,
-                         header.op.data(), call.epoch);
-  } else if (header.num_blocks != expected.num_blocks || header.bytes != expected.bytes) {
-    reason =
-        fmt::format("rank {} sends {} bytes in {} blocks to rank {}, which expects {} in {}", peer,
-                    header.bytes, header.num_blocks, rank, expected.bytes, expected.num_blocks);
-  } else if (header.sizes_hash != expected.sizes_hash) {
-    reason = fmt::format(
-        "rank {} sends {} bytes in {} blocks to rank {}, which expects as many in blocks of other "
-        "sizes",
-        peer, header.bytes, header.num_blocks, rank);
-  } else {
-    return std::nullopt;
+    return make_failure(rank, call, peer,
+                        Reason::format("rank {} is at epoch {} ({}), expected {}", peer,
+                                       header.epoch, header.op.data(), call.epoch));
   }
-  return make_failure(rank, call, peer, std::move(reason));
+  if (header.num_blocks != expected.num_blocks || header.bytes != expected.bytes) {
+    return make_failure(
+        rank, call, peer,
+        Reason::format("rank {} sends {} bytes in {} blocks to rank {}, which expects {} in {}",
+                       peer, header.bytes, header.num_blocks, rank, expected.bytes,
+                       expected.num_blocks));
+  }
+  if (header.sizes_hash != expected.sizes_hash) {
+    return make_failure(rank, call, peer,
+                        Reason::format("rank {} sends {} bytes in {} blocks to rank {}, which "
+                                       "expects as many in blocks of other sizes",
+                                       peer, header.bytes, header.num_blocks, rank));
+  }
+  return std::nullopt;
 }
 
 }  // namespace moebius::comm

@@ -1,15 +1,38 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Failure: why a group cannot go on, as the rank that found out tells the others.
+// Failure: why a group cannot go on, as the rank that found out tells the others.  It is made of
+// bytes, which other processes can read, and making one takes no memory, which may have run out.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <string>
 #include <string_view>
+#include <utility>
 
 namespace moebius::comm {
+
+// A text of up to kSize - 1 characters; a longer one is cut.
+template <size_t kSize>
+class FixedText {
+ public:
+  FixedText() = default;
+  FixedText(std::string_view text) { text.copy(chars_.data(), kSize - 1); }
+  template <typename... Args>
+  static FixedText format(fmt::format_string<Args...> format, Args&&... args) {
+    FixedText text;
+    fmt::format_to_n(text.chars_.data(), kSize - 1, format, std::forward<Args>(args)...);
+    return text;
+  }
+  std::string_view view() const { return chars_.data(); }
+  bool empty() const { return chars_[0] == '\0'; }
+
+ private:
+  std::array<char, kSize> chars_{};  // ends with 0
+};
 
 // One collective call of this rank, or a one-sided wait between two of them.
 struct Call {
@@ -18,31 +41,19 @@ struct Call {
 };
 
 struct Failure {
-  int author = 0;         // the rank that found out
-  int guilty = -1;        // the rank that it blames; -1: nobody can be named
-  int64_t epoch = 0;      // of the author's call
-  std::string op;         // of the author's call
-  std::string guilty_op;  // where both were in different calls of this epoch: the other's op
-  std::string reason;     // "rank 2 has left"; it names the guilty rank
+  using Reason = FixedText<1024>;
+
+  int32_t author = 0;       // the rank that found out
+  int32_t guilty = -1;      // the rank that it blames; -1: nobody can be named
+  bool is_silence = false;  // the guilty rank has left, or has not come in time
+  int64_t epoch = 0;        // of the author's call
+  FixedText<64> op;         // of the author's call
+  FixedText<64> guilty_op;  // where both were in different calls of this epoch: the other's op
+  Reason reason;            // "rank 2 has left"; it names the guilty rank
 };
 
-Failure make_failure(int author, const Call& call, int guilty, std::string reason);
+Failure make_failure(int author, const Call& call, int guilty, const Failure::Reason& reason);
 // "rank 2 is in "combine" at epoch 5, expected "dispatch""
 Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op);
-
-// A Failure as bytes that another process can read.
-struct FailureRecord {
-  int32_t author = 0;
-  int32_t guilty = -1;
-  int64_t epoch = 0;
-  std::array<char, 64> op{};  // texts end with 0; longer ones are cut
-  std::array<char, 64> guilty_op{};
-  std::array<char, 1024> reason{};
-
-  static FailureRecord of(const Failure& failure);
-  Failure failure() const {
-    return {author, guilty, epoch, op.data(), guilty_op.data(), reason.data()};
-  }
-};
 
 }  // namespace moebius::comm

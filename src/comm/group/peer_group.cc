@@ -25,12 +25,12 @@ namespace {
 // When this rank is in another epoch it cannot tell which one that is.
 void judge_mismatch(const Call& call, Failure& failure) {
   const bool can_tell = failure.epoch == call.epoch;
-  if (can_tell && failure.guilty_op == call.op) {
-    failure = make_mismatch(failure.author, call, failure.author, failure.op);
-  } else if (!can_tell || failure.op != call.op) {
-    failure.reason =
-        fmt::format("rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", failure.guilty,
-                    failure.guilty_op, failure.author, failure.op, failure.epoch);
+  if (can_tell && failure.guilty_op.view() == call.op) {
+    failure = make_mismatch(failure.author, call, failure.author, failure.op.view());
+  } else if (!can_tell || failure.op.view() != call.op) {
+    failure.reason = Failure::Reason::format(
+        "rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", failure.guilty,
+        failure.guilty_op.view(), failure.author, failure.op.view(), failure.epoch);
   }
 }
 
@@ -63,7 +63,10 @@ PeerGroup::PeerGroup(Topology topology,
     : Group(std::move(topology), timeout),
       num_neighbours_(num_neighbours),
       num_cpus_(num_cpus),
-      dead_(static_cast<size_t>(size()), false) {}
+      dead_(static_cast<size_t>(size()), false) {
+  constexpr size_t kFew = 8;
+  failures_.reserve(kFew);  // so that those told when memory has run out need none
+}
 
 Call PeerGroup::enter(std::string_view op) {
   throw_if_failed({op, epoch_ + 1});
@@ -136,7 +139,8 @@ bool PeerGroup::check(const Wait& wait) {
       }
       throw_if_failed(wait.call);
       if (wait.is_missing(peer)) {
-        fail(wait.call, peer, fmt::format("rank {} has left; {}", peer, wait.describe(peer)));
+        fail_silence(wait.call, peer,
+                     Failure::Reason::format("rank {} has left; {}", peer, wait.describe(peer)));
       }
     }
   }
@@ -189,6 +193,12 @@ void PeerGroup::wait_for(const Wait& wait) {
   }
 }
 
+void PeerGroup::fail_silence(const Call& call, int guilty, const Failure::Reason& reason) {
+  Failure failure = make_failure(rank(), call, guilty, reason);
+  failure.is_silence = true;
+  fail(call, failure);
+}
+
 void PeerGroup::fail_late(const Wait& wait) {
   // A rank that is missing may itself wait for another.  Those at the end of such chains are
   // blamed.
@@ -227,7 +237,8 @@ void PeerGroup::fail_late(const Wait& wait) {
     }
     guilty = guilty < 0 ? last : guilty;
   }
-  fail(wait.call, guilty, reason.empty() ? "timed out, and nobody is missing" : reason);
+  fail_silence(wait.call, guilty,
+               std::string_view(reason.empty() ? "timed out, and nobody is missing" : reason));
 }
 
 void PeerGroup::advance_started() {
@@ -242,12 +253,12 @@ void PeerGroup::wait_for_oldest(const Call& call) {
 
 CommError PeerGroup::make_error(const Call& call, const Failure& failure) const {
   std::string message =
-      fmt::format("rank {}: {}, epoch {}: {}", rank(), call.op, call.epoch, failure.reason);
+      fmt::format("rank {}: {}, epoch {}: {}", rank(), call.op, call.epoch, failure.reason.view());
   if (failure.author != rank() && failure.author != failure.guilty) {
-    message += fmt::format(" (found by rank {} in {}, epoch {})", failure.author, failure.op,
+    message += fmt::format(" (found by rank {} in {}, epoch {})", failure.author, failure.op.view(),
                            failure.epoch);
   }
-  return CommError(message, rank(), failure.guilty);
+  return CommError(message, rank(), failure.guilty, failure.is_silence);
 }
 
 void PeerGroup::throw_if_failed(const Call& call) {
@@ -265,15 +276,15 @@ void PeerGroup::throw_if_failed(const Call& call) {
       judge_mismatch(call, failure);
     }
     broken_ = make_error(call, failure);
-    cause_ = std::move(failure);
+    cause_ = failure;
     throw CommError(*broken_);
   }
 }
 
-void PeerGroup::fail(const Call& call, Failure failure) {
+void PeerGroup::fail(const Call& call, const Failure& failure) {
   if (!broken_) {
-    broken_ = make_error(call, failure);
     tell_failure(failure);
+    broken_ = make_error(call, failure);
   }
   throw CommError(*broken_);
 }
@@ -282,12 +293,11 @@ void PeerGroup::abandon(const Call& call) noexcept {
   if (broken_) {
     return;
   }
+  untold_ = make_failure(
+      rank(), call, rank(),
+      Failure::Reason::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch));
   try {
-    Failure failure =
-        make_failure(rank(), call, rank(),
-                     fmt::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch));
-    broken_ = make_error(call, failure);
-    untold_ = std::move(failure);
+    broken_ = make_error(call, *untold_);
     if (std::uncaught_exceptions() == 0) {
       tell_untold();
     }
@@ -311,16 +321,17 @@ void PeerGroup::tell_untold() noexcept {
 void PeerGroup::abort(std::string_view why) noexcept {
   try {
     const Call call{last_op_, epoch_};
-    const Failure failure =
-        make_failure(rank(), call, rank(), fmt::format("rank {} failed: {}", rank(), why));
+    const Failure failure = make_failure(
+        rank(), call, rank(), Failure::Reason::format("rank {} failed: {}", rank(), why));
     untold_.reset();
-    if (!broken_) {
-      broken_ = make_error(call, failure);
-    } else if (cause_ && cause_->author != rank()) {
+    if (broken_ && cause_ && cause_->author != rank()) {
       // A rank that has not heard of the cause yet must not take this consequence for the cause.
       tell_failure(*cause_);
     }
     tell_failure(failure);
+    if (!broken_) {
+      broken_ = make_error(call, failure);
+    }
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
   }

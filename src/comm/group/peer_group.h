@@ -67,9 +67,9 @@ class PeerGroup : public Group {
   bool check(const Wait& wait);
 
   // Breaks this group: tells the peers and throws.
-  [[noreturn]] void fail(const Call& call, Failure failure);
-  [[noreturn]] void fail(const Call& call, int guilty, std::string reason) {
-    fail(call, make_failure(rank(), call, guilty, std::move(reason)));
+  [[noreturn]] void fail(const Call& call, const Failure& failure);
+  [[noreturn]] void fail(const Call& call, int guilty, const Failure::Reason& reason) {
+    fail(call, make_failure(rank(), call, guilty, reason));
   }
   // Breaks this group from a destructor.  The peers learn of it now.  While an exception unwinds,
   // which may tell them more, they learn of it with the next call or abort().
@@ -83,6 +83,7 @@ class PeerGroup : public Group {
   // Tells the peers of a failure that abandon() has kept back.  Destructors call it first.
   void tell_untold() noexcept;
   bool is_broken() const { return broken_.has_value(); }
+  std::string_view last_op() const { return last_op_; }  // of the newest call
 
   // Each kind of group does the following in its own way.
 
@@ -93,6 +94,7 @@ class PeerGroup : public Group {
   virtual void progress() = 0;
   // Adds to failures_ what has been told since the last call.
   virtual void hear_failures() {}
+  // Takes no memory, as long as few failures have been told before.
   virtual void tell_failure(const Failure& failure) = 0;
   // True when the peer will make no further call.
   virtual bool has_left(int peer) const = 0;
@@ -113,6 +115,7 @@ class PeerGroup : public Group {
   friend class PeerExchange;  // enters itself in started_
 
   void throw_if_failed(const Call& call);
+  [[noreturn]] void fail_silence(const Call& call, int guilty, const Failure::Reason& reason);
   [[noreturn]] void fail_late(const Wait& wait);
   CommError make_error(const Call& call, const Failure& failure) const;
 

@@ -3,6 +3,7 @@
 #include "comm/group/runner.h"
 
 #include <exception>
+#include <new>
 
 #include "core/cpu_sets.h"
 
@@ -20,13 +21,15 @@ bool RankCpus::pin(int rank) const {
   return !parts_.empty() && pin_this_thread(parts_[static_cast<size_t>(rank)]);
 }
 
-std::string current_exception_text() {
+FixedText<2048> current_exception_text() {
   try {
     throw;
+  } catch (const std::bad_alloc&) {
+    return std::string_view("out of memory");
   } catch (const std::exception& error) {
-    return error.what();
+    return std::string_view(error.what());
   } catch (...) {
-    return "an exception that is no std::exception";
+    return std::string_view("an exception that is no std::exception");
   }
 }
 

@@ -39,7 +39,7 @@ class RankCpus {
   std::vector<std::vector<int>> parts_;  // by rank; empty when ranks are not pinned
 };
 
-// The text of the exception that is being handled.
-std::string current_exception_text();
+// The text of the exception that is being handled.  It takes no memory, which may have run out.
+FixedText<2048> current_exception_text();
 
 }  // namespace moebius::comm

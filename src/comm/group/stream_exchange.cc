@@ -38,7 +38,7 @@ StreamExchange::StreamExchange(PeerGroup& group, const Call& call, ExchangeBlock
 void StreamExchange::check_header(int rank) {
   const Peer& from = peer(rank);
   if (auto failure = find_mismatch(group_.rank(), call_, rank, from.seen, from.expected)) {
-    group_.fail(call_, std::move(*failure));
+    group_.fail(call_, *failure);
   }
 }
 

@@ -62,6 +62,7 @@ class CudaGroup final : public Group {
   void set_profile(Profile* profile) override { host_->set_profile(profile); }
   bool shares_address_space() const override { return host_->shares_address_space(); }
   void barrier(std::string_view op) override { host_->barrier(op); }
+  void leave() override { host_->leave(); }
   std::unique_ptr<Exchange> start_exchange(std::string_view op,
                                            std::span<const SendBlock> sends,
                                            std::span<const RecvBlock> recvs,

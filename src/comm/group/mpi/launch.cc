@@ -2,12 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Questions about MPI that every build answers, with or without MPI.
-#include <algorithm>
-#include <array>
-
+#include "comm/group/mpi/job.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
-#include "moebius/settings.h"
 
 #ifdef MOEBIUS_HAVE_MPI
 #include <mpi.h>
@@ -24,11 +21,7 @@ bool mpi_available() {
 }
 
 bool launched_by_mpi() {
-  // Set by Open MPI, by MPICH and its relatives, by MVAPICH, and by any launcher with PMIx.
-  constexpr std::array kSetByLaunchers = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
-                                          "PMIX_RANK"};
-  if (std::any_of(kSetByLaunchers.begin(), kSetByLaunchers.end(),
-                  [](const char* name) { return setting(name).has_value(); })) {
+  if (comm::launched_job()) {
     return true;
   }
 #ifdef MOEBIUS_HAVE_MPI

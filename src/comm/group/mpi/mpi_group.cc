@@ -6,20 +6,59 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <utility>
 
+#include "comm/group/mpi/job.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
 #include "core/cpu_sets.h"
+#include "core/watchdog.h"
 #include "core/worker_team.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius {
 namespace comm {
+
+namespace {
+
+// What a make_mpi_group() leaves to the next one of this process.
+struct Start {
+  int num_groups = 0;     // that have been made
+  Arrival arrival;        // at the newest of them
+  bool owns_mpi = false;  // MPI was initialised here, and no group owns it yet
+  // MPI cannot cancel a barrier, so one that was given up is waited for again.
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  int num_passed = 0;
+};
+Start left_over;
+
+// Calls `step`, which waits for other ranks in MPI without a deadline.  When it takes longer than
+// `timeout`, this process reports it, once for the job, and ends with exit code 3, since MPI cannot
+// give up a wait.
+void within_deadline(std::string_view name,
+                     std::chrono::milliseconds timeout,
+                     int group_idx,
+                     const std::function<void()>& step) {
+  const Watchdog watchdog(timeout, [&] {
+    constexpr int kExitCode = 3;  // as of the command, for what failed while it ran
+    report_once([&] {
+      const std::optional<Job> job = launched_job();
+      fmt::print(stderr, "moebius: rank {}: {} did not end within {} ms: {}\n", job ? job->rank : 0,
+                 name, timeout.count(), describe_arrivals(group_idx));
+    });
+    std::_Exit(kExitCode);
+  });
+  step();
+}
+
+}  // namespace
 
 MpiGroup::MpiGroup(MPI_Comm comm,
                    bool owns_mpi,
@@ -31,7 +70,13 @@ MpiGroup::MpiGroup(MPI_Comm comm,
       comm_(comm),
       owns_mpi_(owns_mpi),
       exceptions_at_start_(std::uncaught_exceptions()),
-      has_left_(static_cast<size_t>(topology.size), false) {
+      has_left_(static_cast<size_t>(topology.size), false),
+      told_(static_cast<size_t>(topology.size)) {
+  constexpr size_t kSpareNotices = 4;
+  sent_notices_.resize(kSpareNotices);
+  for (SentNotice& sent : sent_notices_) {
+    sent.requests.resize(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+  }
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
 }
 
@@ -40,11 +85,13 @@ MpiGroup::~MpiGroup() {
     abort("an exception left the scope of its group");
   }
   tell_untold();
-  if (wait_for_peers_to_leave()) {
-    MPI_Comm_free(&comm_);
-    if (owns_mpi_) {
-      MPI_Finalize();
-    }
+  if (is_over_ || wait_for_peers_to_leave()) {
+    within_deadline("MPI_Finalize", timeout_, left_over.num_groups - 1, [&] {
+      MPI_Comm_free(&comm_);
+      if (owns_mpi_) {
+        MPI_Finalize();
+      }
+    });
   } else if (owns_mpi_) {
     log(LogLevel::kInfo, fmt::format("rank {} does not finalize MPI after a failure", rank()));
   }
@@ -53,13 +100,28 @@ MpiGroup::~MpiGroup() {
       (void)new std::vector<std::byte>(std::move(send.buffer));  // leaked: MPI may still read it
     }
   }
+  if (std::any_of(sent_notices_.begin(), sent_notices_.end(),
+                  [](const SentNotice& sent) { return sent.is_under_way; })) {
+    (void)new std::deque<SentNotice>(std::move(sent_notices_));  // leaked, too
+  }
+}
+
+void MpiGroup::leave() {
+  const Call call = enter("leave");
+  send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+  has_left_[static_cast<size_t>(rank())] = true;
+  wait_for({call,
+            [&] { return std::find(has_left_.begin(), has_left_.end(), false) == has_left_.end(); },
+            [&](int peer) { return !has_left_[static_cast<size_t>(peer)]; },
+            [](int) { return std::string("expected to leave"); }});
+  is_over_ = true;
 }
 
 // True when all ranks have left and nothing failed, so that MPI's next calls cannot wait in vain.
 bool MpiGroup::wait_for_peers_to_leave() {
   try {
     if (!is_poisoned_) {
-      send_notice({Notice::kLeft, {}});
+      send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
     }
     const Deadline deadline = Deadline::after(timeout_);
     while (!is_poisoned_ && !deadline.expired()) {
@@ -91,7 +153,7 @@ bool MpiGroup::wait_for_peers_to_leave() {
       constexpr std::chrono::milliseconds kGrace{500};
       std::this_thread::sleep_for(kGrace);
     } else {
-      log(LogLevel::kWarn,
+      log(is_broken() ? LogLevel::kInfo : LogLevel::kWarn,
           fmt::format("rank {}: not every rank has left within {} ms", rank(), timeout_.count()));
     }
   } catch (const std::exception& error) {
@@ -111,28 +173,32 @@ void MpiGroup::progress() {
   }
   advance_started();
   receive_notices();
+  tell_waiting();
   drop_finished_sends();
 }
 
 void MpiGroup::tell_failure(const Failure& failure) {
   failures_.push_back(failure);
   if (!is_poisoned_) {
-    send_notice({Notice::kFailure, FailureRecord::of(failure)});
+    send_notice({.kind = Notice::kFailure, .failure = failure, .waiting = {}});
   }
 }
 
 void MpiGroup::send_notice(const Notice& notice) {
+  auto sent = std::find_if(sent_notices_.begin(), sent_notices_.end(),
+                           [](const SentNotice& each) { return !each.is_under_way; });
+  if (sent == sent_notices_.end()) {
+    sent = sent_notices_.emplace(sent);
+    sent->requests.resize(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+  }
+  sent->notice = notice;
+  sent->is_under_way = true;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || is_dead(peer)) {
-      continue;
+    if (peer != rank() && !is_dead(peer)) {
+      mpi_check(MPI_Isend(&sent->notice, static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
+                          kNoticeTag, comm_, &sent->requests[static_cast<size_t>(peer)]),
+                "MPI_Isend", rank());
     }
-    // The buffer is stored before MPI gets to know of it, so that no later failure frees it.
-    KeptSend& send = kept_sends_.emplace_back();
-    send.buffer.resize(sizeof(notice));
-    std::memcpy(send.buffer.data(), &notice, sizeof(notice));
-    mpi_check(MPI_Isend(send.buffer.data(), static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
-                        kNoticeTag, comm_, &send.request),
-              "MPI_Isend", rank());
   }
 }
 
@@ -149,10 +215,16 @@ void MpiGroup::receive_notices() {
     mpi_check(MPI_Recv(&notice, static_cast<int>(sizeof(notice)), MPI_BYTE, status.MPI_SOURCE,
                        kNoticeTag, comm_, MPI_STATUS_IGNORE),
               "MPI_Recv", rank());
-    if (notice.kind == Notice::kLeft) {
-      has_left_[static_cast<size_t>(status.MPI_SOURCE)] = true;
-    } else {
-      failures_.push_back(notice.failure.failure());
+    const auto source = static_cast<size_t>(status.MPI_SOURCE);
+    switch (notice.kind) {
+      case Notice::kLeft:
+        has_left_[source] = true;
+        break;
+      case Notice::kWaiting:
+        told_[source] = notice.waiting;
+        break;
+      default:
+        failures_.push_back(notice.failure);
     }
   }
 }
@@ -163,6 +235,44 @@ void MpiGroup::drop_finished_sends() {
     MPI_Test(&send.request, &is_over, MPI_STATUS_IGNORE);
     return is_over != 0;
   });
+  for (SentNotice& sent : sent_notices_) {
+    if (sent.is_under_way) {
+      int are_over = 0;
+      MPI_Testall(size(), sent.requests.data(), &are_over, MPI_STATUSES_IGNORE);
+      sent.is_under_way = are_over == 0;
+    }
+  }
+}
+
+std::optional<PeerSight> MpiGroup::look_at(int peer) const {
+  const Waiting& told = told_[static_cast<size_t>(peer)];
+  if (told.waits_for < 0) {
+    return std::nullopt;
+  }
+  return PeerSight{told.epoch, std::string(told.op.view()), told.waits_for,
+                   std::string(told.waits_in.view())};
+}
+
+void MpiGroup::show_waiting(int peer, std::string_view op) {
+  own_ = {.epoch = epoch_, .op = last_op(), .waits_for = peer, .waits_in = op};
+  waits_since_ = Deadline::Clock::now();
+  try {
+    tell_waiting();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+// A message to every peer would cost more than most waits.  But when a deadline expires, a rank has
+// to know who of those that are missing waits, too.
+void MpiGroup::tell_waiting() {
+  const bool is_long = Deadline::Clock::now() - waits_since_ > timeout_ / 8;
+  const int news = is_long ? own_.waits_for : -1;
+  if (news != std::exchange(told_waits_for_, news) && !is_poisoned_) {
+    Notice notice{.kind = Notice::kWaiting, .failure = {}, .waiting = own_};
+    notice.waiting.waits_for = news;
+    send_notice(notice);
+  }
 }
 
 namespace {
@@ -220,15 +330,6 @@ Placement place_ranks(int ranks_per_node) {
   return result;
 }
 
-// What a make_mpi_group() that throws leaves to the next one of this process.
-struct Start {
-  bool owns_mpi = false;  // MPI was initialised here, and no group owns it yet
-  // MPI cannot cancel a barrier, so one that was given up is waited for again.
-  MPI_Request barrier = MPI_REQUEST_NULL;
-  int num_passed = 0;
-};
-Start left_over;
-
 // Why there are two barriers: a rank that gives up in the first is counted there all the same once
 // the others have come, and is then missed in the second.
 void await_all_ranks(std::chrono::milliseconds timeout) {
@@ -243,10 +344,10 @@ void await_all_ranks(std::chrono::milliseconds timeout) {
       if (all_here == 0 && deadline.expired()) {
         int rank = 0;
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-        throw CommError(fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within "
-                                    "{} ms",
-                                    rank, timeout.count()),
-                        rank, -1);
+        throw CommError(
+            fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms: {}",
+                        rank, timeout.count(), describe_arrivals(left_over.num_groups)),
+            rank, -1);
       }
       std::this_thread::yield();
     }
@@ -266,11 +367,14 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
   if (is_finalized != 0) {
     throw Unsupported("MPI has been finalized in this process and cannot start again");
   }
+  comm::Arrival arrival(comm::left_over.num_groups);
   int is_initialized = 0;
   MPI_Initialized(&is_initialized);
   if (is_initialized == 0) {
     int provided = 0;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    comm::within_deadline("MPI_Init_thread", timeout, comm::left_over.num_groups, [&] {
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    });
     comm::left_over.owns_mpi = true;
     if (provided < MPI_THREAD_SERIALIZED) {
       log(LogLevel::kWarn, "this MPI wants every call from the thread that made the group");
@@ -278,11 +382,16 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
   }
 
   comm::await_all_ranks(timeout);
-  comm::Placement placement = comm::place_ranks(options.ranks_per_node);
+  comm::Placement placement;
+  comm::within_deadline("MPI_Comm_split", timeout, comm::left_over.num_groups,
+                        [&] { placement = comm::place_ranks(options.ranks_per_node); });
   worker_team::set_num_processes(placement.num_neighbours);
-  return std::make_unique<comm::MpiGroup>(
+  auto group = std::make_unique<comm::MpiGroup>(
       placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
       placement.num_neighbours, placement.num_cpus);
+  ++comm::left_over.num_groups;
+  comm::left_over.arrival = std::move(arrival);
+  return group;
 }
 
 }  // namespace moebius

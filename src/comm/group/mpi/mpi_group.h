@@ -9,17 +9,28 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/group/peer_group.h"
+#include "moebius/deadline.h"
 
 namespace moebius::comm {
 
-// What a rank tells all others beside the collective calls: that it has left, or a failure.
+// What a rank says of itself when it has waited for long, and once more when that is over.
+struct Waiting {
+  int64_t epoch = 0;
+  FixedText<64> op;        // of the call at `epoch`
+  int32_t waits_for = -1;  // -1: it waits no more
+  FixedText<64> waits_in;
+};
+
+// What a rank tells all others beside the collective calls.
 struct Notice {
-  enum Kind : int32_t { kFailure, kLeft };
+  enum Kind : int32_t { kFailure, kLeft, kWaiting };
   int32_t kind = kLeft;
-  FailureRecord failure;
+  Failure failure;  // of kFailure
+  Waiting waiting;  // of kWaiting
 };
 
 class MpiGroup final : public PeerGroup {
@@ -34,12 +45,15 @@ class MpiGroup final : public PeerGroup {
   ~MpiGroup() override;
 
   std::string_view name() const override { return "mpi"; }
+  void leave() override;
 
  protected:
   std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   void progress() override;
   void tell_failure(const Failure& failure) override;
   bool has_left(int peer) const override { return has_left_[static_cast<size_t>(peer)]; }
+  std::optional<PeerSight> look_at(int peer) const override;
+  void show_waiting(int peer, std::string_view op) override;
 
  private:
   friend class MpiExchange;
@@ -50,8 +64,16 @@ class MpiGroup final : public PeerGroup {
     std::vector<std::byte> buffer;
   };
 
+  // A notice that is on its way to the peers.
+  struct SentNotice {
+    Notice notice;
+    std::vector<MPI_Request> requests;
+    bool is_under_way = false;
+  };
+
   void send_notice(const Notice& notice);
   void receive_notices();
+  void tell_waiting();
   void drop_finished_sends();
   bool wait_for_peers_to_leave();
 
@@ -60,6 +82,13 @@ class MpiGroup final : public PeerGroup {
   const int exceptions_at_start_;
   std::vector<bool> has_left_;
   std::deque<KeptSend> kept_sends_;
+  // Some are there from the start, so that a failure can be told when memory has run out.
+  std::deque<SentNotice> sent_notices_;
+  Waiting own_;  // what this rank waits for
+  Deadline::Clock::time_point waits_since_;
+  int told_waits_for_ = -1;    // what the peers know of it
+  std::vector<Waiting> told_;  // [num_ranks] what peers have told
+  bool is_over_ = false;       // leave() has returned
   // True when a message is under way whose memory may be gone: MPI must not be called again.
   bool is_poisoned_ = false;
 };

@@ -49,7 +49,7 @@ void Board::tell(int part_index, const Failure& failure) {
   if (n == static_cast<int>(own.told.size())) {
     return;
   }
-  own.told[static_cast<size_t>(n)] = FailureRecord::of(failure);
+  own.told[static_cast<size_t>(n)] = failure;
   own.num_told.store(n + 1, std::memory_order_release);  // pairs with read_told: the record
 }
 
@@ -59,7 +59,7 @@ void Board::read_told(std::vector<int>& num_seen, std::vector<Failure>& failures
     int& seen = num_seen[static_cast<size_t>(i)];
     // pairs with tell: the records.
     for (const int n = theirs.num_told.load(std::memory_order_acquire); seen < n; ++seen) {
-      failures.push_back(theirs.told[static_cast<size_t>(seen)].failure());
+      failures.push_back(theirs.told[static_cast<size_t>(seen)]);
     }
   }
 }

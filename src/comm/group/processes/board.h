@@ -67,7 +67,7 @@ class Board {
     std::atomic<bool> has_left{false};
     SharedText<2048> error;  // the error that ended the rank's body; empty: none
 
-    std::array<FailureRecord, 8> told;  // further failures are dropped
+    std::array<Failure, 8> told;  // further failures are dropped
     std::atomic<int> num_told{0};
   };
   Part& part(int rank) { return parts_[static_cast<size_t>(rank)]; }

@@ -29,7 +29,7 @@ using comm::Board;
 using comm::Failure;
 
 // The failure of a rank whose process has ended, for `reason`: "rank 2 was killed by signal 9".
-Failure failure_of(Board& board, int rank, const std::string& reason) {
+Failure failure_of(Board& board, int rank, const Failure::Reason& reason) {
   const Board::Part& part = board.part(rank);
   return comm::make_failure(rank, {part.op.get(), part.epoch}, rank, reason);
 }
@@ -61,7 +61,7 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
                             const std::function<void(Group&)>& body) {
   std::unique_ptr<Group> group;
   bool has_failed = true;
-  std::string message;
+  comm::FixedText<2048> message;
   try {
     group = make_group(options, board, rank, timeout);
     body(*group);
@@ -71,13 +71,17 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
     message = comm::current_exception_text();
   }
   if (has_failed) {
-    message = message.empty() ? "an exception without a message" : message;
+    if (message.empty()) {
+      message = std::string_view("an exception without a message");
+    }
     board->note_failed(rank);
-    board->part(rank).error.set(message);
+    board->part(rank).error.set(message.view());
     if (group) {
-      group->abort(message);
+      group->abort(message.view());
     } else {
-      board->tell(rank, failure_of(*board, rank, fmt::format("rank {} failed: {}", rank, message)));
+      board->tell(rank,
+                  failure_of(*board, rank,
+                             Failure::Reason::format("rank {} failed: {}", rank, message.view())));
     }
     (void)group.release();
   }
@@ -101,6 +105,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
   const auto timeout = comm::check_options(options, kMaxRanks);
   const auto board = std::make_shared<Board>(num_ranks);
   std::vector<pid_t> children(static_cast<size_t>(num_ranks), -1);
+  std::vector<bool> is_stopped(static_cast<size_t>(num_ranks), false);
   const auto kill_all = [&] {
     for (const pid_t child : children) {
       if (child > 0) {
@@ -113,7 +118,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
     if (board->part(rank).error.get().empty()) {
       board->part(rank).error.set(how);
     }
-    board->tell(num_ranks, failure_of(*board, rank, how));
+    board->tell(num_ranks, failure_of(*board, rank, std::string_view(how)));
   };
 
   std::fflush(nullptr);  // otherwise the children write what is buffered once more
@@ -138,7 +143,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
   }
 
   // Once a rank has failed, the others find out within the timeout.  Those that do not end are
-  // killed.
+  // killed, and as soon as all others have ended those that are stopped: nothing would end them.
   constexpr std::chrono::seconds kGrace{10};
   std::optional<Deadline> deadline;
   while (num_running > 0) {
@@ -148,11 +153,16 @@ void run_process_ranks(const ProcessGroupOptions& options,
       if (child <= 0) {
         continue;
       }
-      const pid_t ended = waitpid(child, &status, WNOHANG);
+      const pid_t ended = waitpid(child, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (ended == child && (WIFSTOPPED(status) || WIFCONTINUED(status))) {
+        is_stopped[static_cast<size_t>(rank)] = WIFSTOPPED(status);
+        continue;
+      }
       // Where SIGCHLD is ignored, the system has dropped the status.
       const bool is_lost = ended < 0 && errno == ECHILD;
       if (ended == child || is_lost) {
         child = -1;
+        is_stopped[static_cast<size_t>(rank)] = false;
         --num_running;
         const bool has_said_why = !board->part(rank).error.get().empty();
         // A rank that calls exit() in its body ends well for the system, but not for its peers.
@@ -166,7 +176,8 @@ void run_process_ranks(const ProcessGroupOptions& options,
     if (!deadline && board->first_failed() >= 0) {
       deadline = Deadline::after(2 * timeout + kGrace);
     }
-    if (deadline && deadline->expired()) {
+    const auto num_stopped = std::count(is_stopped.begin(), is_stopped.end(), true);
+    if (deadline && (deadline->expired() || num_stopped == num_running)) {
       kill_all();
       deadline = Deadline::after(std::chrono::hours(1));
     }

@@ -19,13 +19,9 @@ namespace moebius {
 namespace {
 
 // Ends the wait of the others for a rank that has not begun, and whose exception is being handled.
-// Where there is no memory left to say it, they find out at their deadline.
 void tell_no_start(comm::SharedState& shared, int rank) noexcept {
-  try {
-    shared.tell_failure(
-        comm::make_failure(rank, {"start", 0}, rank, comm::current_exception_text()));
-  } catch (...) {
-  }
+  shared.tell_failure(
+      comm::make_failure(rank, {"start", 0}, rank, comm::current_exception_text().view()));
 }
 
 SlowLink link_from_settings() {
@@ -90,11 +86,13 @@ void run_thread_ranks(const ThreadGroupOptions& options,
   std::vector<std::string> messages(static_cast<size_t>(num_ranks));
   const auto note_exception = [&](size_t rank) noexcept {
     exceptions[rank] = std::current_exception();
+    const auto text = comm::current_exception_text();
     try {
-      messages[rank] = comm::current_exception_text();
+      messages[rank] = text.view();
     } catch (const std::bad_alloc&) {
       messages[rank] = "out of memory";  // short enough to need none
     }
+    return text;
   };
 
   const auto run_rank = [&](int rank) {
@@ -109,8 +107,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
       try {
         body(*group);
       } catch (...) {
-        note_exception(r);
-        group->abort(messages[r]);
+        group->abort(note_exception(r).view());
       }
     } catch (...) {
       note_exception(r);

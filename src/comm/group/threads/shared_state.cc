@@ -10,6 +10,8 @@ SharedState::SharedState(int num_ranks) : ranks_(static_cast<size_t>(num_ranks))
       slot.phases = std::vector<PhaseCell>(static_cast<size_t>(num_ranks));
     }
   }
+  constexpr size_t kMostOfRank = 4;
+  failures_.reserve(ranks_.size() * kMostOfRank);
 }
 
 uint64_t SharedState::op_id(const std::string& op) {
@@ -30,6 +32,9 @@ std::string SharedState::op_name(uint64_t id) {
 
 void SharedState::tell_failure(const Failure& failure) {
   const std::lock_guard lock(mutex_);
+  if (failures_.size() == failures_.capacity()) {
+    return;
+  }
   failures_.push_back(failure);
   // pairs with read_told: a rank that sees the count finds the failures.
   num_failures_.store(failures_.size(), std::memory_order_release);

@@ -78,6 +78,7 @@ class SharedState {
   uint64_t op_id(const std::string& op);
   std::string op_name(uint64_t id);
 
+  // Takes no memory.  Once every rank has told several, further ones are dropped.
   void tell_failure(const Failure& failure);
   // Appends the failures told so far that `failures`, the first of them, does not have yet.
   void read_told(std::vector<Failure>& failures);

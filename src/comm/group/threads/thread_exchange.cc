@@ -137,19 +137,18 @@ void ThreadExchange::withdraw() noexcept {
 void ThreadExchange::check_blocks(int peer) {
   const auto sent = threads_.shared_->slot(peer, call_.epoch).sends.of(group_.rank());
   const auto expected = recvs_.of(peer);
-  std::string reason;
   if (sent.size() != expected.size()) {
-    reason = fmt::format("rank {} sends {} blocks to rank {}, which expects {}", peer, sent.size(),
-                         group_.rank(), expected.size());
+    group_.fail(call_, peer,
+                Failure::Reason::format("rank {} sends {} blocks to rank {}, which expects {}",
+                                        peer, sent.size(), group_.rank(), expected.size()));
   }
-  for (size_t i = 0; reason.empty() && i < sent.size(); ++i) {
+  for (size_t i = 0; i < sent.size(); ++i) {
     if (sent[i].bytes != expected[i].bytes) {
-      reason = fmt::format("rank {} sends {} bytes in block {} to rank {}, which expects {}", peer,
-                           sent[i].bytes, i, group_.rank(), expected[i].bytes);
+      group_.fail(
+          call_, peer,
+          Failure::Reason::format("rank {} sends {} bytes in block {} to rank {}, which expects {}",
+                                  peer, sent[i].bytes, i, group_.rank(), expected[i].bytes));
     }
-  }
-  if (!reason.empty()) {
-    group_.fail(call_, peer, std::move(reason));
   }
 }
 

@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/mpi/job.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "moebius/deadline.h"
+
+namespace moebius::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// Returns the value of the first variable that is set.
+std::optional<std::string> first_set(std::initializer_list<const char*> variables) {
+  for (const char* variable : variables) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') {
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+int number_or(const std::optional<std::string>& text, int otherwise) {
+  return text ? std::atoi(text->c_str()) : otherwise;
+}
+
+// A name that only processes of this user's job use.
+std::string socket_name(const Job& job, std::string_view purpose) {
+  return fmt::format("moebius/{}/{}/{}", getuid(), job.name, purpose);
+}
+
+// Calls bind() or connect() with an abstract name.
+template <typename Call>
+bool with_address(Call call, int socket, std::string_view name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  name.copy(address.sun_path + 1, length);  // after a zero byte
+  return call(socket, reinterpret_cast<const sockaddr*>(&address),
+              static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)) == 0;
+}
+
+int make_socket() {
+  return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+// The process of this user that listens under the name; nullopt when there is none.
+std::optional<pid_t> find_listener(std::string_view name) {
+  const int socket = make_socket();
+  std::optional<pid_t> found;
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (with_address(connect, socket, name) &&
+      getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid()) {
+    found = peer.pid;
+  }
+  close(socket);
+  return found;
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');  // "42 (a name) T ..."
+  return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
+
+constexpr milliseconds kReportTime{1000};
+
+// How long a process that has reported stays, so that the others find out and stay silent.
+constexpr milliseconds kStayTime{500};
+
+// Listens until every other process of the machine has seen that the report is done.
+void stay(int socket, const Job& job) {
+  const Deadline deadline = Deadline::after(kStayTime);
+  const int num_others = job.local_size < 0 ? job.size : job.local_size - 1;
+  for (int seen = 0; seen != num_others && !deadline.expired();) {
+    pollfd wanted{socket, POLLIN, 0};
+    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining());
+    if (poll(&wanted, 1, static_cast<int>(left.count())) > 0) {
+      const int other = accept4(socket, nullptr, nullptr, SOCK_CLOEXEC);
+      seen += other >= 0 ? 1 : 0;
+      close(other);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Job> launched_job() {
+  const auto rank =
+      first_set({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK"});
+  const auto size = first_set({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"});
+  if (!rank && !size) {
+    return std::nullopt;
+  }
+  // The processes of launchers that give no name are children of one process on each machine.
+  const auto name = first_set({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"});
+  return Job{
+      name.value_or(fmt::format("child of {}", getppid())), number_or(rank, 0), number_or(size, -1),
+      number_or(
+          first_set({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}),
+          -1)};
+}
+
+void report_once(const std::function<void()>& report) {
+  static std::atomic<bool> is_done{false};
+  if (is_done.exchange(true)) {
+    return;
+  }
+  const std::optional<Job> job = launched_job();
+  if (!job || !job->has_others()) {
+    report();
+    return;
+  }
+  // Who has the name is to report, and listens when that is done.
+  const std::string name = socket_name(*job, "report");
+  const int socket = make_socket();
+  const Deadline deadline = Deadline::after(kReportTime);
+  while (!with_address(bind, socket, name) && !deadline.expired()) {
+    if (find_listener(name)) {
+      close(socket);
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  report();
+  if (listen(socket, SOMAXCONN) == 0) {
+    stay(socket, *job);  // the socket stays open as long as the process
+  }
+}
+
+void await_report() {
+  const std::optional<Job> job = launched_job();
+  if (!job) {
+    return;
+  }
+  const std::string name = socket_name(*job, "report");
+  const Deadline deadline = Deadline::after(kReportTime);
+  while (!find_listener(name) && !deadline.expired()) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+Arrival::Arrival(int group_idx) {
+  if (const std::optional<Job> job = launched_job()) {
+    socket_ = make_socket();
+    const std::string name =
+        socket_name(*job, fmt::format("group {}, rank {}", group_idx, job->rank));
+    if (with_address(bind, socket_, name)) {
+      listen(socket_, SOMAXCONN);
+    }
+  }
+}
+
+Arrival::Arrival(Arrival&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+
+Arrival& Arrival::operator=(Arrival&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  return *this;
+}
+
+Arrival::~Arrival() {
+  if (socket_ >= 0) {
+    close(socket_);
+  }
+}
+
+std::string describe_arrivals(int group_idx) {
+  const std::optional<Job> job = launched_job();
+  if (!job || job->size < 0) {
+    return "the launcher does not say which ranks there are";
+  }
+  std::vector<int> came;
+  std::string blamed;
+  for (int rank = 0; rank < job->size; ++rank) {
+    const auto pid =
+        find_listener(socket_name(*job, fmt::format("group {}, rank {}", group_idx, rank)));
+    const char* fault = nullptr;
+    if (!pid) {
+      fault = job->local_size == job->size ? "is not there" : nullptr;
+    } else {
+      came.push_back(rank);
+      fault = is_stopped(*pid) ? "is stopped" : nullptr;
+    }
+    if (fault != nullptr) {
+      blamed += fmt::format("{}rank {} {}", blamed.empty() ? "" : "; ", rank, fault);
+    }
+  }
+  return blamed.empty() ? fmt::format("on this machine came ranks {} of {} in the job",
+                                      fmt::join(came, ", "), job->size)
+                        : blamed;
+}
+
+}  // namespace moebius::comm
