@@ -191,6 +191,10 @@ class Group {
   // rank.
   virtual void abort(std::string_view why) noexcept = 0;
 
+  // True when another rank has failed because this one did not come in time.  It looks for such
+  // news, but never waits.
+  virtual bool is_missed() noexcept { return false; }
+
   // Excludes a rank, or includes it again.  What an excluded rank does or fails to do no longer
   // ends this rank's waits, and a CommError that it caused (peer() == rank) or told of no longer
   // breaks the group here.  While any rank is excluded, collective calls throw CommError; windows

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/failure.h"
 #include "app/forced_setting.h"
+#include "comm/group/mpi/job.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -30,6 +31,7 @@ int dispatch(const Options& options) {
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
+  static const comm::Presence presence(comm::kStart);  // stays until the process ends
   try {
     const auto parsed = parse_command_line(argc, argv);
     const int* exit_code = std::get_if<int>(&parsed);  // set after --help

@@ -25,13 +25,13 @@ int exit_code_of(const std::exception& error) {
 // Whether this rank is one of those that may report the error for all: it is of the first node, or
 // of the second where a rank of the first is silent, since the whole node may be gone.  A rank that
 // the others have missed finds out late, when they have reported it.
-bool may_report(const Group& group, const std::exception& error) {
+bool may_report(Group& group, const std::exception& error) {
   const Topology& topology = group.topology();
   const auto* comm = dynamic_cast<const CommError*>(&error);
   const int silent = comm != nullptr && comm->peer_is_silent() ? comm->peer() : -1;
   const bool is_first_silent = silent >= 0 && topology.node_of(silent) == 0;
   const int reporting_node = is_first_silent && topology.num_nodes() > 1 ? 1 : 0;
-  return silent != group.rank() && topology.node() == reporting_node;
+  return !group.is_missed() && topology.node() == reporting_node;
 }
 
 // Messages of checks end with a place in the source, " (layer_parts.cc:70)", which only helps
@@ -54,27 +54,30 @@ std::string message_of(const std::exception& error) {
   return has_place ? without_place(message) : message;
 }
 
+void print(const std::exception& error) {
+  std::fflush(stdout);
+  try {
+    std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
+  } catch (const std::bad_alloc&) {
+    std::fputs("moebius: out of memory\n", stderr);
+  }
+}
+
 }  // namespace
 
 int report_failure(const std::exception& error) {
-  std::fflush(stdout);
-  comm::report_once([&] {
-    try {
-      std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
-    } catch (const std::bad_alloc&) {
-      std::fputs("moebius: out of memory\n", stderr);
-    }
-  });
+  comm::report_once([&] { print(error); });
   return exit_code_of(error);
 }
 
 void fail_job(Group& group, const std::exception& error) {
+  const auto abort = [&] { group.abort(message_of(error)); };
   if (may_report(group, error)) {
-    report_failure(error);
+    comm::report_once([&] { print(error); }, abort);
   } else {
     comm::await_report();
+    abort();
   }
-  group.abort(message_of(error));
   throw Reported{exit_code_of(error)};
 }
 

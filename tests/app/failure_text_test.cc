@@ -117,9 +117,17 @@ TEST(FailJob, OneNodeSpeaksForAll) {
 TEST(FailJob, WhoWasMissedStaysSilent) {
   std::string said;
   run_job(
-      {.num_ranks = 1},
+      {.num_ranks = 2, .timeout = std::chrono::milliseconds(100)},
       [](Group& group) {
-        EXPECT_THROW(fail_job(group, CommError("rank 0 did not come", 0, 0, true)), Reported);
+        if (group.rank() == 0) {
+          EXPECT_THROW(group.barrier("together"), CommError);
+          group.abort("reported");
+          return;
+        }
+        while (!group.is_missed()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        EXPECT_THROW(fail_job(group, Error("a peer's memory is gone")), Reported);
       },
       said);
   EXPECT_EQ(said, "");
@@ -171,18 +179,19 @@ TEST(ReportOnce, AProcessReportsOnce) {
   EXPECT_EQ(said, "reported\n");
 }
 
-TEST(Arrivals, NameWhoIsNotThereAndWhoIsStopped) {
+TEST(Presence, NamesWhoIsNotThereAndWhoIsStopped) {
   std::string said;
   run_job(
       {.num_ranks = 4},
       [](Group& group) {
-        const comm::Arrival arrival = group.rank() == 1 ? comm::Arrival() : comm::Arrival(0);
+        const comm::Presence presence =
+            group.rank() == 1 ? comm::Presence() : comm::Presence("group 0");
         int64_t stopped = group.rank() == 2 ? getpid() : 0;
         all_reduce_sum(group, "who will be stopped", {&stopped, 1});
         if (group.rank() == 0) {
           kill(static_cast<pid_t>(stopped), SIGSTOP);
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          std::fprintf(stderr, "%s\n", comm::describe_arrivals(0).c_str());
+          std::fprintf(stderr, "%s\n", comm::describe_presence("group 0").c_str());
           kill(static_cast<pid_t>(stopped), SIGCONT);
         }
         group.barrier("seen");

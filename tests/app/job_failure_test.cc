@@ -52,11 +52,14 @@ double cpu_seconds(const std::string& pid) {
 }
 
 // Starts three processes that call the layer over and over, and sends `signal` to the process of
-// `rank` once all have been at work for a while.
+// `rank` once all have been at work for a while, or as soon as all have begun to start.
+enum class Moment { kStart, kCalls };
+
 Outcome run_job(const std::string& backend,
                 int rank,
                 int signal,
-                const std::string& launcher_options = "") {
+                const std::string& launcher_options = "",
+                Moment moment = Moment::kCalls) {
   constexpr int kRanks = 3;
   const ScratchFolder scratch;
   // The shell writes its process id to a file, and exec lets the command keep it.
@@ -81,7 +84,8 @@ Outcome run_job(const std::string& backend,
   while (!all_work && ended.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     all_work = true;
     for (int r = 0; r < kRanks; ++r) {
-      all_work = all_work && cpu_seconds(pid_of(r)) > kStartSeconds;
+      all_work = all_work && !pid_of(r).empty() &&
+                 (moment == Moment::kStart || cpu_seconds(pid_of(r)) > kStartSeconds);
     }
   }
   EXPECT_TRUE(all_work) << read_text(scratch / "out");
@@ -133,6 +137,37 @@ TEST(JobFailure, TheFirstRankCanBeTheOneThatStops) {
   expect_one_message(outcome, 0);
   EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
   EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+}
+
+TEST(JobFailure, AProcessMayStopWhileItStarts) {
+  for (const int rank : {0, 2}) {
+    const Outcome outcome = run_job("allgather_reducescatter", rank, SIGSTOP, "", Moment::kStart);
+    const std::vector<std::string> said = messages(outcome.out);
+    ASSERT_EQ(said.size(), 1u) << outcome.out;
+    const std::string expected =
+        "moebius: rank [0-2]: MPI_Init_thread did not end within 4000 ms: rank " +
+        std::to_string(rank) + " is (stopped|not there)";
+    EXPECT_TRUE(std::regex_match(said[0], std::regex(expected))) << said[0];
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+  }
+}
+
+// The last rank gathers rows of another output than the first two, which may have gone on by then.
+TEST(JobFailure, NoOutputIsWrittenWhenOneRankFails) {
+  constexpr int kJobs = 8;
+  for (int i = 0; i < kJobs; ++i) {
+    const ScratchFolder scratch;
+    const std::string program = command_path() + " run --group mpi --dp 3 --model " + tiny_model() +
+                                " --repeat 1 --output " + (scratch / "output");
+    const std::string line = "timeout -k 5 60 " MOEBIUS_TEST_MPIEXEC " -np 2 " + program +
+                             " --tokens 64 : -np 1 " + program + " --tokens 65 > " +
+                             (scratch / "said") + " 2>&1";
+    EXPECT_NE(std::system(line.c_str()), 0);
+    const std::string said = read_text(scratch / "said");
+    EXPECT_EQ(messages(said).size(), 1u) << said;
+    EXPECT_FALSE(std::ifstream(scratch / "output").good());
+  }
 }
 
 // The launcher notices at once, reports it and ends the other processes.

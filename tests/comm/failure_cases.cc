@@ -92,6 +92,21 @@ Body await_signal(Step instead) {
   };
 }
 
+// The guilty rank stalls.  The rank behind it comes late, and then waits for it alone; the others
+// have missed both for longer, so they give up first.
+void stall_before_a_late_rank(Group& group, int guilty) {
+  gather(group, "layout");
+  if (group.rank() == guilty) {
+    return stall(group);
+  }
+  if (group.rank() == (guilty + 1) % group.size()) {
+    std::this_thread::sleep_for(group.timeout() / 2);
+    group.wait_until(
+        "receive", guilty, [] { return false; }, [] { return "expected flag 7, seen 6"; });
+  }
+  gather(group, "dispatch");
+}
+
 void abandon_an_exchange(Group& group, int guilty) {
   const std::vector<std::byte> out(1000);
   std::vector<std::byte> in(1000);
@@ -248,6 +263,13 @@ std::vector<FailureCase> failure_cases() {
        .calls = {"receive, epoch 1", "layout, epoch 1"},
        .parts = {"rank @ did not come within", "expected flag 7, seen 6"},
        .is_timeout = true},
+      {.name = "stalls_before_a_late_rank",
+       .body = stall_before_a_late_rank,
+       .calls = {"dispatch, epoch 2", "receive, epoch 1"},
+       .parts = {"rank @ did not come within"},
+       .is_timeout = true,
+       .guilty_reports = false,
+       .names_nobody_else = true},
       {.name = "leaves_without_a_signal",
        .body = await_signal([](Group&) {}),
        .calls = {"receive, epoch 1", "layout, epoch 1"},
@@ -303,6 +325,7 @@ std::string missing_from_all(const std::vector<std::string>& messages,
 }
 
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty) {
+  constexpr int kMostRanks = 64;
   std::string missing;
   if (std::none_of(c.calls.begin(), c.calls.end(), [&](const std::string& call) {
         return message.starts_with(fmt::format("rank {}: {}: ", rank, call));
@@ -317,6 +340,12 @@ std::string missing_from(const std::string& message, const FailureCase& c, int r
   for (const std::string& part : wanted) {
     if (message.find(part) == std::string::npos) {
       missing += fmt::format("rank {} does not say \"{}\" but \"{}\"\n", rank, part, message);
+    }
+  }
+  for (int other = 0; c.names_nobody_else && other < kMostRanks; ++other) {
+    if (other != guilty &&
+        message.find(fmt::format("rank {} did not come", other)) != std::string::npos) {
+      missing += fmt::format("rank {} blames rank {}: \"{}\"\n", rank, other, message);
     }
   }
   return missing;

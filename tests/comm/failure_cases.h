@@ -28,6 +28,7 @@ struct FailureCase {
   bool is_timeout = false;       // the deadline finds the failure; other failures are found at once
   bool guilty_reports = true;    // the guilty rank gets an error, too
   std::string guilty_says = {};  // if not empty, exactly this one
+  bool names_nobody_else = false;  // as one that did not come
 };
 
 // The deadline of the timeout cases, which is longer for ranks that share few CPUs, and that of the

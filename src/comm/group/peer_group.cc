@@ -337,6 +337,17 @@ void PeerGroup::abort(std::string_view why) noexcept {
   }
 }
 
+bool PeerGroup::is_missed() noexcept {
+  try {
+    progress();
+    hear_failures();
+  } catch (const std::exception&) {  // what has come before it counts
+  }
+  return std::any_of(failures_.begin(), failures_.end(), [this](const Failure& failure) {
+    return failure.is_silence && failure.guilty == rank();
+  });
+}
+
 void PeerGroup::set_dead(int peer, bool dead) {
   expect_ge(peer, 0, "rank");
   expect_le(peer, size() - 1, "rank");

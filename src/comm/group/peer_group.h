@@ -48,6 +48,7 @@ class PeerGroup : public Group {
                   const std::function<bool()>& ready,
                   const std::function<std::string()>& describe) final;
   void abort(std::string_view why) noexcept final;
+  bool is_missed() noexcept final;
   void set_dead(int rank, bool dead) final;
   bool shares_address_space() const override { return false; }
   bool is_dead(int rank) const final { return dead_[static_cast<size_t>(rank)]; }

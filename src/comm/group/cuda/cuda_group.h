@@ -72,6 +72,7 @@ class CudaGroup final : public Group {
                   const std::function<bool()>& ready,
                   const std::function<std::string()>& describe) override;
   void abort(std::string_view why) noexcept override { host_->abort(why); }
+  bool is_missed() noexcept override { return host_->is_missed(); }
   void set_dead(int rank, bool dead) override { host_->set_dead(rank, dead); }
   bool is_dead(int rank) const override { return host_->is_dead(rank); }
 

@@ -63,16 +63,19 @@ int make_socket() {
   return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
+// The process of this user at the other end; nullopt when there is none.
+std::optional<pid_t> process_behind(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  const bool is_known = getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  return is_known && peer.uid == getuid() ? std::optional(peer.pid) : std::nullopt;
+}
+
 // The process of this user that listens under the name; nullopt when there is none.
 std::optional<pid_t> find_listener(std::string_view name) {
   const int socket = make_socket();
-  std::optional<pid_t> found;
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (with_address(connect, socket, name) &&
-      getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid()) {
-    found = peer.pid;
-  }
+  const auto found =
+      with_address(connect, socket, name) ? process_behind(socket) : std::optional<pid_t>();
   close(socket);
   return found;
 }
@@ -84,21 +87,42 @@ bool is_stopped(pid_t pid) {
   return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
 }
 
+std::string presence_name(const Job& job, std::string_view where, int rank) {
+  return socket_name(job, fmt::format("{}, rank {}", where, rank));
+}
+
 constexpr milliseconds kReportTime{1000};
 
-// How long a process that has reported stays, so that the others find out and stay silent.
-constexpr milliseconds kStayTime{500};
-
-// Listens until every other process of the machine has seen that the report is done.
+// Listens until every process of the machine that may still fail has seen that the report is done:
+// those that are there and not stopped, and for kLeastStay also those that have not begun.
 void stay(int socket, const Job& job) {
-  const Deadline deadline = Deadline::after(kStayTime);
-  const int num_others = job.local_size < 0 ? job.size : job.local_size - 1;
-  for (int seen = 0; seen != num_others && !deadline.expired();) {
+  constexpr milliseconds kLeastStay{500};
+  constexpr milliseconds kMostStay{3000};
+  constexpr milliseconds kPause{10};
+  const Deadline least = Deadline::after(kLeastStay);
+  const Deadline most = Deadline::after(kMostStay);
+  std::vector<pid_t> seen;
+  const auto may_fail = [&](int rank) {
+    const auto pid = find_listener(presence_name(job, kStart, rank));
+    return pid && !is_stopped(*pid) && std::find(seen.begin(), seen.end(), *pid) == seen.end();
+  };
+  const auto is_over = [&] {
+    if (static_cast<int>(seen.size()) == job.local_size - 1 || most.expired()) {
+      return true;
+    }
+    bool all_know = least.expired();
+    for (int rank = 0; all_know && rank < job.size; ++rank) {
+      all_know = rank == job.rank || !may_fail(rank);
+    }
+    return all_know;
+  };
+  while (!is_over()) {
     pollfd wanted{socket, POLLIN, 0};
-    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining());
-    if (poll(&wanted, 1, static_cast<int>(left.count())) > 0) {
+    if (poll(&wanted, 1, static_cast<int>(kPause.count())) > 0) {
       const int other = accept4(socket, nullptr, nullptr, SOCK_CLOEXEC);
-      seen += other >= 0 ? 1 : 0;
+      if (const auto pid = process_behind(other)) {
+        seen.push_back(*pid);
+      }
       close(other);
     }
   }
@@ -122,70 +146,33 @@ std::optional<Job> launched_job() {
           -1)};
 }
 
-void report_once(const std::function<void()>& report) {
-  static std::atomic<bool> is_done{false};
-  if (is_done.exchange(true)) {
-    return;
-  }
-  const std::optional<Job> job = launched_job();
-  if (!job || !job->has_others()) {
-    report();
-    return;
-  }
-  // Who has the name is to report, and listens when that is done.
-  const std::string name = socket_name(*job, "report");
-  const int socket = make_socket();
-  const Deadline deadline = Deadline::after(kReportTime);
-  while (!with_address(bind, socket, name) && !deadline.expired()) {
-    if (find_listener(name)) {
-      close(socket);
-      return;
-    }
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  report();
-  if (listen(socket, SOMAXCONN) == 0) {
-    stay(socket, *job);  // the socket stays open as long as the process
-  }
-}
-
-void await_report() {
-  const std::optional<Job> job = launched_job();
-  if (!job) {
-    return;
-  }
-  const std::string name = socket_name(*job, "report");
-  const Deadline deadline = Deadline::after(kReportTime);
-  while (!find_listener(name) && !deadline.expired()) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
-
-Arrival::Arrival(int group_idx) {
+Presence::Presence(std::string_view where) {
   if (const std::optional<Job> job = launched_job()) {
     socket_ = make_socket();
-    const std::string name =
-        socket_name(*job, fmt::format("group {}, rank {}", group_idx, job->rank));
-    if (with_address(bind, socket_, name)) {
+    if (with_address(bind, socket_, presence_name(*job, where, job->rank))) {
       listen(socket_, SOMAXCONN);
     }
   }
 }
 
-Arrival::Arrival(Arrival&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+Presence::Presence(Presence&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
 
-Arrival& Arrival::operator=(Arrival&& other) noexcept {
+Presence& Presence::operator=(Presence&& other) noexcept {
   std::swap(socket_, other.socket_);
   return *this;
 }
 
-Arrival::~Arrival() {
+Presence::~Presence() {
   if (socket_ >= 0) {
     close(socket_);
   }
 }
 
-std::string describe_arrivals(int group_idx) {
+std::string start_of_group(int group_idx) {
+  return fmt::format("group {}", group_idx);
+}
+
+std::string describe_presence(std::string_view where) {
   const std::optional<Job> job = launched_job();
   if (!job || job->size < 0) {
     return "the launcher does not say which ranks there are";
@@ -193,8 +180,7 @@ std::string describe_arrivals(int group_idx) {
   std::vector<int> came;
   std::string blamed;
   for (int rank = 0; rank < job->size; ++rank) {
-    const auto pid =
-        find_listener(socket_name(*job, fmt::format("group {}, rank {}", group_idx, rank)));
+    const auto pid = find_listener(presence_name(*job, where, rank));
     const char* fault = nullptr;
     if (!pid) {
       fault = job->local_size == job->size ? "is not there" : nullptr;
@@ -209,6 +195,47 @@ std::string describe_arrivals(int group_idx) {
   return blamed.empty() ? fmt::format("on this machine came ranks {} of {} in the job",
                                       fmt::join(came, ", "), job->size)
                         : blamed;
+}
+
+void report_once(const std::function<void()>& report, const std::function<void()>& tell_others) {
+  static std::atomic<bool> is_done{false};
+  const std::optional<Job> job = launched_job();
+  const bool is_first = !is_done.exchange(true);
+  if (!is_first || !job || !job->has_others()) {
+    if (is_first) {
+      report();
+    }
+    tell_others();
+    return;
+  }
+  // Who has the name is to report, and listens when that is done.
+  const std::string name = socket_name(*job, "report");
+  const int socket = make_socket();
+  const Deadline deadline = Deadline::after(kReportTime);
+  bool is_reported = false;
+  while (!is_reported && !with_address(bind, socket, name) && !deadline.expired()) {
+    is_reported = find_listener(name).has_value();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  if (is_reported) {
+    close(socket);
+    tell_others();
+    return;
+  }
+  report();
+  const bool is_shown = listen(socket, SOMAXCONN) == 0;
+  tell_others();
+  if (is_shown) {
+    stay(socket, *job);  // the socket stays open as long as the process
+  }
+}
+
+void await_report() {
+  const std::optional<Job> job = launched_job();
+  const Deadline deadline = Deadline::after(kReportTime);
+  while (job && !find_listener(socket_name(*job, "report")) && !deadline.expired()) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
 }
 
 }  // namespace moebius::comm

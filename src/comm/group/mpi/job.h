@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace moebius::comm {
 
@@ -25,31 +26,37 @@ struct Job {
 // Returns nullopt where no launcher has started this process.
 std::optional<Job> launched_job();
 
-// Calls `report` in one process of the job on this machine, and once there; returns when that has
-// been done.  Where no launcher has started this process, the first caller reports.
-// Where the process that is to report dies first, another one does it, and where it does not end in
-// time (kReportTime), a second one reports, too.
-void report_once(const std::function<void()>& report);
-
-// Returns when another process of the machine has reported, at the latest after kReportTime: for
-// one that is not to report.  Until then it must not end, or the launcher could end the others.
-void await_report();
-
-// Shows the other processes of the machine that this one has come to make its `group_idx`-th group.
-class Arrival {
+// Shows the other processes of the machine that this one has come somewhere, as long as it lives.
+class Presence {
  public:
-  Arrival() = default;
-  explicit Arrival(int group_idx);
-  Arrival(Arrival&& other) noexcept;
-  Arrival& operator=(Arrival&& other) noexcept;
-  ~Arrival();
+  Presence() = default;
+  explicit Presence(std::string_view where);
+  Presence(Presence&& other) noexcept;
+  Presence& operator=(Presence&& other) noexcept;
+  ~Presence();
 
  private:
   int socket_ = -1;
 };
 
-// Says who keeps the job's `group_idx`-th group waiting: "rank 2 is not there; rank 3 is stopped",
-// or who came, where it cannot tell.  Processes of other machines cannot be seen.
-std::string describe_arrivals(int group_idx);
+// Where the command begins, and where a process comes to make its `group_idx`-th group.
+constexpr std::string_view kStart = "start";
+std::string start_of_group(int group_idx);
+
+// Says who of the job keeps the others waiting: "rank 2 is not there; rank 3 is stopped", or who
+// came, where it cannot tell.  Processes of other machines cannot be seen.
+std::string describe_presence(std::string_view where);
+
+// Calls `report` in one process of the job on this machine, once, then in every process
+// `tell_others`, which makes others fail, too.  Where no launcher has started this process, the
+// first call reports.
+// Where the process that is to report dies first, another one does it, and where it does not end in
+// time (1 s), a second one reports, too.  Who has reported stays for a while, so that processes
+// that fail later find it.
+void report_once(
+    const std::function<void()>& report, const std::function<void()>& tell_others = [] {});
+// Returns when another process of the machine has reported, at the latest after 1 s: for one that
+// is not to report.  Until then it must not end, or the launcher could end the others.
+void await_report();
 
 }  // namespace moebius::comm

@@ -31,7 +31,7 @@ namespace {
 // What a make_mpi_group() leaves to the next one of this process.
 struct Start {
   int num_groups = 0;     // that have been made
-  Arrival arrival;        // at the newest of them
+  Presence presence;      // at the newest of them
   bool owns_mpi = false;  // MPI was initialised here, and no group owns it yet
   // MPI cannot cancel a barrier, so one that was given up is waited for again.
   MPI_Request barrier = MPI_REQUEST_NULL;
@@ -39,19 +39,24 @@ struct Start {
 };
 Start left_over;
 
+// What MPI itself may need to start and to end on a busy machine, beside the time for ranks to
+// come.
+constexpr std::chrono::milliseconds kMpiTime{2000};
+
 // Calls `step`, which waits for other ranks in MPI without a deadline.  When it takes longer than
-// `timeout`, this process reports it, once for the job, and ends with exit code 3, since MPI cannot
-// give up a wait.
+// `timeout` and kMpiTime, this process reports it, once for the job, and ends with exit code 3,
+// since MPI cannot give up a wait.
 void within_deadline(std::string_view name,
                      std::chrono::milliseconds timeout,
                      int group_idx,
                      const std::function<void()>& step) {
+  timeout += kMpiTime;
   const Watchdog watchdog(timeout, [&] {
     constexpr int kExitCode = 3;  // as of the command, for what failed while it ran
     report_once([&] {
       const std::optional<Job> job = launched_job();
       fmt::print(stderr, "moebius: rank {}: {} did not end within {} ms: {}\n", job ? job->rank : 0,
-                 name, timeout.count(), describe_arrivals(group_idx));
+                 name, timeout.count(), describe_presence(start_of_group(group_idx)));
     });
     std::_Exit(kExitCode);
   });
@@ -346,7 +351,8 @@ void await_all_ranks(std::chrono::milliseconds timeout) {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         throw CommError(
             fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms: {}",
-                        rank, timeout.count(), describe_arrivals(left_over.num_groups)),
+                        rank, timeout.count(),
+                        describe_presence(start_of_group(left_over.num_groups))),
             rank, -1);
       }
       std::this_thread::yield();
@@ -367,7 +373,7 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
   if (is_finalized != 0) {
     throw Unsupported("MPI has been finalized in this process and cannot start again");
   }
-  comm::Arrival arrival(comm::left_over.num_groups);
+  comm::Presence presence(comm::start_of_group(comm::left_over.num_groups));
   int is_initialized = 0;
   MPI_Initialized(&is_initialized);
   if (is_initialized == 0) {
@@ -390,7 +396,7 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
       placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
       placement.num_neighbours, placement.num_cpus);
   ++comm::left_over.num_groups;
-  comm::left_over.arrival = std::move(arrival);
+  comm::left_over.presence = std::move(presence);
   return group;
 }
 
