@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "comm/group/blocks.h"
@@ -332,6 +333,7 @@ void PeerGroup::abort(std::string_view why) noexcept {
     if (!broken_) {
       broken_ = make_error(call, failure);
     }
+  } catch (const std::bad_alloc&) {  // the peers have been told
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
   }
