@@ -53,6 +53,10 @@ const BadConfig kBadConfigs[] = {
      "moe_intermediate_size is missing"},
     {"TopkGroupsAboveGroups", "deepseek_v3", "topk_group", 3,
      "topk_group is 3, expected at most n_group, 2"},
+    {"GroupsThatDoNotDivide", "deepseek_v3", "n_group", 3,
+     "n_group is 3, expected a divisor of the 4 experts"},
+    {"MoreGroupsThanExperts", "deepseek_v3", "n_group", 8,
+     "n_group is 8, expected a divisor of the 4 experts"},
     {"TopkAboveEligible", "deepseek_v3", "num_experts_per_tok", 3,
      "num_experts_per_tok is 3, expected at most the 2 experts of 1 groups"},
     {"UnknownTopkMethod", "deepseek_v3", "topk_method", "best",
@@ -251,19 +255,28 @@ TEST(ConfigForms, ManyLayersAreFoundInALongList) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-// 4 experts cannot be in 3 or 8 equal groups, and 4 groups would have one expert each.  The router
-// then ignores groups, as kernels do.
-TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
-  for (const int num_groups : {3, 4, 8}) {
-    const TempDir dir;
+// The router's default is 8 groups, of which 4 are open.
+TEST(ConfigForms, MissingGroupsAreRefusedWithTheirDefault) {
+  const auto refusal = [](const char* missing, int num_groups) {
     json config = small_config("deepseek_v3");
-    config.update({{"n_group", num_groups}, {"topk_group", 1}, {"num_experts_per_tok", 3}});
-    write_small_model(config, dir);
-    const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
-    EXPECT_EQ(router.num_groups, 1) << num_groups;
-    EXPECT_EQ(router.topk_groups, 1) << num_groups;
-    EXPECT_EQ(router.topk, 3) << num_groups;
-  }
+    config.update({{"n_group", num_groups}, {"topk_group", 1}});
+    config.erase(missing);
+    return message_of([&] { checkpoint::parse_model_config(config, "x"); });
+  };
+  EXPECT_EQ(refusal("n_group", 0),
+            "x: n_group is missing, expected a divisor of the 4 experts (it is 8 where it is "
+            "missing)");
+  EXPECT_EQ(refusal("topk_group", 2),
+            "x: topk_group is missing, expected at most n_group, 2 (it is 4 where it is missing)");
+}
+
+TEST(ConfigForms, GroupsOfOneExpertEachAreAPlainTopK) {
+  const TempDir dir;
+  json config = small_config("deepseek_v3");
+  config.update({{"n_group", 4}, {"topk_group", 3}, {"num_experts_per_tok", 3}});
+  write_small_model(config, dir);
+  const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
+  EXPECT_EQ(Router(router, {}).config().num_groups, 1);
 }
 
 // As in the fp8 of DeepSeek-V3.1, activations get scales that are powers of two, and weights keep
