@@ -78,11 +78,18 @@ void expect_equal(std::string_view first, std::string_view other, int rank) {
   }
 }
 
-// Waits until rank 0 has thrown and aborted the group.  Why: a rank that aborted it sooner could
-// end rank 0's exchange, and rank 0 would only tell of that rank.
-void wait_for_first(Group& group) {
+// Returns on rank 0 once every rank has all texts, and elsewhere once rank 0 has thrown and aborted
+// the group.  Why: a rank that aborted it sooner would end calls that others are in, and these
+// would only tell of that rank.
+void let_first_throw(Group& group) {
+  constexpr std::string_view kOp = "options that differ are known";
+  if (group.rank() == 0) {
+    group.barrier(kOp);
+    return;
+  }
   try {
-    group.barrier("options that differ, as rank 0 says");
+    group.barrier(kOp);
+    group.barrier("rank 0 tells which options differ");
   } catch (const CommError&) {
     // This is rank 0's error.  If it died instead, values still differ, which is the first reason.
   }
@@ -116,9 +123,7 @@ void expect_agreement(const std::vector<Agreed>& values, Group& group) {
     return std::string_view(texts).substr(rank * longest, static_cast<size_t>(all[rank].bytes));
   };
   const auto rank = static_cast<size_t>(differs - all.begin());
-  if (group.rank() != 0) {
-    wait_for_first(group);
-  }
+  let_first_throw(group);
   expect_equal(text_at(0), text_at(rank), static_cast<int>(rank));
 }
 
