@@ -17,7 +17,8 @@
 // Rounding points (Precision::kModel) are those of the public vLLM kernels.  GEMM1 (f32
 // accumulation, scales, bias) is rounded to in_dtype.  The activation's output is rounded to
 // in_dtype; silu and gelu round act(gate) first, then the product.  Where a2 is quantized, the
-// output is then quantized as a2 says.  GEMM2 is rounded to in_dtype.
+// output is then quantized as a2 says.  GEMM2 is rounded to in_dtype.  CPUs that multiply bf16 take
+// subnormal numbers for zero and have bounds for rows: docs/formats.md.
 // Thread-safety: apply() is const; concurrent calls need different outputs and workspaces.
 #pragma once
 

@@ -49,8 +49,7 @@ using CustomRouting =
 //   2. c = s + correction_bias (where given): used to choose, never as a weight
 //   3. when num_groups > 1: the score of a group is the sum of its two best c (with correction
 //      bias) or its best c (without); experts outside the topk_groups best groups are not eligible.
-//      num_groups must be below E and divide it, else there is 1 group (plain or biased top-k, as
-//      in the kernels named below) and config() says so
+//      Groups of one expert each leave the choice to step 4: there is 1 group, and config() says so
 //   4. the K best c; ties go to the lower expert id, group ties to the lower group
 //   5. weight = s of the chosen experts (score_after_topk: s is scored now, and softmax runs over
 //      the K chosen ones)
@@ -67,7 +66,7 @@ struct RouterConfig {
   Scoring scoring = Scoring::kSoftmax;
   bool score_after_topk = false;
   bool renormalize = false;
-  int64_t num_groups = 1;   // >= 1; see step 3 for numbers that do not divide E
+  int64_t num_groups = 1;   // >= 1, divides E
   int64_t topk_groups = 1;  // <= num_groups
   float routed_scaling_factor = 1.0f;
   Simulation simulation = Simulation::kNone;
@@ -80,9 +79,6 @@ struct RouterConfig {
   // The device of the router's tensors.  On a GPU select() and logits() enqueue and return.
   Device device = {};
 };
-
-// The config with one group if step 3 says so.
-RouterConfig with_equal_groups(RouterConfig config);
 
 // The tensors are on the CPU or on the router's device, and their values are complete; a router on
 // a GPU keeps copies.  All values are finite, but a correction_bias of -inf masks its expert.

@@ -5,6 +5,8 @@
 // The format is a header length (8 bytes, little-endian), a JSON header {name: {dtype, shape,
 // data_offsets}}, and the data: https://github.com/huggingface/safetensors
 // Thread-safety: const members may be called at the same time.
+// A file must not be truncated while it is mapped: reading what is gone raises SIGBUS, as with any
+// memory map.  The library handles no signals; see mapped_file_at() for a handler of yours.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +67,11 @@ class Safetensors {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The path of the file that Safetensors or Checkpoint has mapped at an address, such as si_addr of
+// a SIGBUS; nullptr where there is none.  It is async-signal-safe.  The text stays while the file
+// is mapped.
+const char* mapped_file_at(const void* address) noexcept;
 
 // Writes all tensors, which must be on the CPU, to a temporary file beside `path` and renames it:
 // readers see the whole file or none.  Throws InvalidArgument (a name given twice or reserved, an

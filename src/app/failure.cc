@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "comm/group/mpi/job.h"
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -44,12 +45,7 @@ std::string without_place(const std::string& message) {
 // The message in one line.
 std::string message_of(const std::exception& error) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  std::string message = no_memory ? "out of memory" : error.what();
-  for (char& c : message) {
-    if (c == '\n') {
-      c = ' ';
-    }
-  }
+  const std::string message = printable(no_memory ? "out of memory" : error.what());
   const bool has_place = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
   return has_place ? without_place(message) : message;
 }

@@ -26,8 +26,11 @@ namespace {
 }
 
 void expect_room_in(std::string_view option, const std::string& path, const fs::path& folder) {
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
+  std::error_code error;
+  if (folder.is_relative() && fs::current_path(error).empty()) {  // it may be open, but not named
+    refuse(option, path, fmt::format("the working directory: {}", error.message()));
+  }
+  if (!fs::is_directory(folder, error)) {
     refuse(option, path, fmt::format("there is no folder {}", folder.string()));
   }
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
@@ -43,8 +46,12 @@ fs::path parent_of(const fs::path& path) {
 // Whether the path leads into /proc, as /dev/stdout does.  A file could be made there, but nobody
 // would see it.
 bool is_of_a_process(const fs::path& path) {
-  std::error_code ignored;
-  const fs::path whole = fs::weakly_canonical(parent_of(path), ignored) / path.filename();
+  std::error_code error;
+  const fs::path folder = fs::weakly_canonical(parent_of(path), error);
+  if (error) {  // for example in a working directory that was removed
+    return false;
+  }
+  const fs::path whole = folder / path.filename();
   const auto first = std::next(whole.begin());
   return first != whole.end() && *first == "proc";
 }
@@ -99,7 +106,8 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
   const auto place = [](const fs::path& path) {
     std::error_code error;
     // weakly_canonical() alone does not follow a link to a file that does not exist.
-    const auto whole = fs::weakly_canonical(fs::absolute(link_target(path.string())), error);
+    const fs::path absolute = fs::absolute(link_target(path.string()), error);
+    const fs::path whole = error ? fs::path() : fs::weakly_canonical(absolute, error);
     return error ? path : whole;
   };
   return !a.empty() && !b.empty() && place(a) == place(b);

@@ -4,11 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
@@ -120,6 +122,14 @@ double ConfigFields::number_or(std::string_view key, double otherwise) const {
   return has(key) ? at(key).get<double>() : otherwise;
 }
 
+float ConfigFields::float_or(std::string_view key, float otherwise) const {
+  const double value = number_or(key, otherwise);
+  if (std::fabs(value) > std::numeric_limits<float>::max()) {
+    refuse(key, "a number in the range of float");
+  }
+  return static_cast<float>(value);
+}
+
 bool ConfigFields::boolean_or(std::string_view key, bool otherwise) const {
   if (has(key) && !at(key).is_boolean()) {
     refuse(key, "true or false");
@@ -142,7 +152,7 @@ ConfigFields ConfigFields::object(std::string_view key) const {
   if (!at(key).is_object()) {
     refuse(key, "an object");
   }
-  return {at(key), file_, fmt::format("{}{}.", path_, key)};
+  return {at(key), file_, fmt::format("{}{}.", path_, printable(key))};
 }
 
 std::vector<std::string> ConfigFields::keys() const {

@@ -27,6 +27,7 @@ class ConfigFields {
   int64_t integer_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high) const;
   std::vector<int64_t> integers(std::string_view key, int64_t low, int64_t high) const;
   double number_or(std::string_view key, double otherwise) const;
+  float float_or(std::string_view key, float otherwise) const;  // throws beyond float's range
   bool boolean_or(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
   std::string string_or(std::string_view key, std::string_view otherwise) const;

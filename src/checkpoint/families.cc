@@ -74,7 +74,7 @@ struct DeepseekDefaults {
   int64_t num_groups;
   int64_t topk_groups;
   bool renormalize;
-  double scaling;
+  float scaling;
   int64_t first_dense;
 };
 
@@ -97,8 +97,7 @@ void read_deepseek(const ConfigFields& fields,
     router.topk_groups = fields.integer_or("topk_group", defaults.topk_groups, 1, kMax);
   }
   router.renormalize = fields.boolean_or("norm_topk_prob", defaults.renormalize);
-  router.routed_scaling_factor =
-      static_cast<float>(fields.number_or("routed_scaling_factor", defaults.scaling));
+  router.routed_scaling_factor = fields.float_or("routed_scaling_factor", defaults.scaling);
 
   ModelInfo& info = config.info;
   info.num_shared_experts = fields.integer_or("n_shared_experts", 0, 0, 1 << 10);
@@ -109,15 +108,15 @@ void read_deepseek(const ConfigFields& fields,
 }
 
 void read_deepseek_v2(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"greedy", "softmax", 1, 1, false, 1.0, 0});
+  read_deepseek(fields, config, {"greedy", "softmax", 1, 1, false, 1.0f, 0});
 }
 
 void read_deepseek_v3(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 8, 4, true, 2.5, 3});
+  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 8, 4, true, 2.5f, 3});
 }
 
 void read_glm4(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 1, 1, true, 1.0, 1});
+  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 1, 1, true, 1.0f, 1});
 }
 
 void read_gpt_oss(const ConfigFields& fields, ModelConfig& config) {
@@ -126,7 +125,10 @@ void read_gpt_oss(const ConfigFields& fields, ModelConfig& config) {
   config.has_expert_bias = true;
   config.activation.kind = Activation::kSwigluOai;
   config.activation.interleaved = true;
-  config.activation.limit = static_cast<float>(fields.number_or("swiglu_limit", 7.0));
+  config.activation.limit = fields.float_or("swiglu_limit", 7.0f);
+  if (!(config.activation.limit > 0)) {
+    fields.refuse("swiglu_limit", "a number above 0");
+  }
   set_all_moe(config.info);
 }
 

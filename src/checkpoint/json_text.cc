@@ -6,9 +6,12 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/mapped_file.h"
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
@@ -16,6 +19,82 @@ namespace moebius::checkpoint {
 using nlohmann::json;
 
 namespace {
+
+// Finds out what is wrong with a text that is no JSON, or has a number that no double holds, and
+// where: it keeps the keys and places of lists that lead to where the parser is.
+class FaultFinder : public json::json_sax_t {
+ public:
+  explicit FaultFinder(std::string_view file) : file_(file) {}
+
+  bool null() override { return next(); }
+  bool boolean(bool) override { return next(); }
+  bool number_integer(number_integer_t) override { return next(); }
+  bool number_unsigned(number_unsigned_t) override { return next(); }
+  bool number_float(number_float_t, const string_t&) override { return next(); }
+  bool string(string_t&) override { return next(); }
+  bool binary(binary_t&) override { return next(); }
+  bool start_object(size_t) override { return enter(false); }
+  bool end_object() override { return leave(); }
+  bool start_array(size_t) override { return enter(true); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    path_.back().key = name;
+    return true;
+  }
+  [[noreturn]] bool parse_error(size_t byte,
+                                const std::string& token,
+                                const json::exception& error) override {
+    if (dynamic_cast<const json::out_of_range*>(&error) != nullptr) {
+      throw InvalidArgument(fmt::format("{}: {} is {}, expected a number in the range of double",
+                                        file_, place(), shortened(token)));
+    }
+    const std::string after = path_.empty() || place().empty() ? "" : ", at or after " + place();
+    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}{}", file_, byte, after));
+  }
+
+ private:
+  struct Step {
+    bool is_list = false;
+    size_t idx = 0;   // of a list
+    std::string key;  // of an object
+  };
+
+  bool enter(bool is_list) {
+    path_.push_back({.is_list = is_list, .idx = 0, .key = ""});
+    return true;
+  }
+  bool leave() {
+    path_.pop_back();
+    return next();
+  }
+  bool next() {
+    if (!path_.empty()) {
+      ++path_.back().idx;
+    }
+    return true;
+  }
+
+  // Such as "rope_scaling.factors[2]".
+  std::string place() const {
+    std::string text;
+    for (const Step& step : path_) {
+      if (step.is_list) {
+        text += fmt::format("[{}]", step.idx);
+      } else {
+        text += (text.empty() ? "" : ".") + step.key;
+      }
+    }
+    return shortened(text);
+  }
+
+  static std::string shortened(std::string_view text) {
+    constexpr size_t kShown = 80;
+    return printable(text, kShown);
+  }
+
+  std::string_view file_;
+  std::vector<Step> path_;
+};
 
 json parse_json(std::string_view text, std::string_view file) {
   constexpr int kMaxJsonDepth = 64;
@@ -31,12 +110,10 @@ json parse_json(std::string_view text, std::string_view file) {
   };
   try {
     return json::parse(text.begin(), text.end(), check_depth);
-  } catch (const json::parse_error& error) {
-    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", file, error.byte));
-  } catch (const json::exception& error) {  // a number beyond double, which may have any length
-    constexpr size_t kShown = 200;
-    throw InvalidArgument(
-        fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));
+  } catch (const json::exception&) {
+    FaultFinder finder(file);
+    json::sax_parse(text.begin(), text.end(), &finder);
+    throw;  // not reached: the finder parses as parse() does, and throws for the same fault
   }
 }
 

@@ -11,6 +11,8 @@
 
 namespace moebius::checkpoint {
 
+struct MappedRange;
+
 class MappedFile {
  public:
   // Throws InvalidArgument naming the path where it is missing, unreadable or no regular file.
@@ -20,17 +22,18 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   // The size when the file was opened.  If the file is truncated later, reading behind its end
-  // faults.
+  // raises SIGBUS; see mapped_file_at().
   uint64_t size() const { return size_; }
   const std::byte* data() const { return data_; }
   // Drops the pages that hold [begin, end); they are read again when touched.
   void release(uint64_t begin, uint64_t end) const;
 
  private:
-  MappedFile(const std::byte* data, uint64_t size) : data_(data), size_(size) {}
+  explicit MappedFile(const std::filesystem::path& path);
 
-  const std::byte* data_;  // null when the file is empty
-  uint64_t size_;
+  MappedRange* range_;               // for mapped_file_at()
+  const std::byte* data_ = nullptr;  // null when the file is empty
+  uint64_t size_ = 0;
 };
 
 }  // namespace moebius::checkpoint

@@ -57,11 +57,20 @@ void read_activation(const ConfigFields& fields, ActivationSpec& activation) {
   }
 }
 
-void settle_groups(const ConfigFields& fields, RouterConfig& router) {
-  if (router.topk_groups > router.num_groups) {
-    fields.refuse("topk_group", fmt::format("at most n_group, {}", router.num_groups));
+// Why not one group where they do not divide: transformers cannot route such a model either, so
+// nobody would know what it means.
+void check_groups(const ConfigFields& fields, const RouterConfig& router) {
+  const auto or_default = [&](std::string_view key, int64_t value) {
+    return fields.has(key) ? "" : fmt::format(" (it is {} where it is missing)", value);
+  };
+  if (router.num_experts % router.num_groups != 0) {
+    fields.refuse("n_group", fmt::format("a divisor of the {} experts{}", router.num_experts,
+                                         or_default("n_group", router.num_groups)));
   }
-  router = with_equal_groups(std::move(router));
+  if (router.topk_groups > router.num_groups) {
+    fields.refuse("topk_group", fmt::format("at most n_group, {}{}", router.num_groups,
+                                            or_default("topk_group", router.topk_groups)));
+  }
   const int64_t eligible = router.num_experts / router.num_groups * router.topk_groups;
   if (router.topk > eligible) {
     fields.refuse("num_experts_per_tok",
@@ -112,7 +121,7 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   config.router.num_experts = info.num_experts;
   config.router.topk = info.topk;
   config.family->read(fields, config);
-  settle_groups(fields, config.router);
+  check_groups(fields, config.router);
   read_activation(fields, config.activation);
   config.info.dtype = read_dtype(fields);
   if (!config.info.dtype && is_nested) {

@@ -13,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
@@ -204,7 +205,10 @@ class HeaderSax : public nlohmann::json_sax<json> {
     numbers_ = nullptr;
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const json::exception&) override {
+  bool parse_error(size_t position, const std::string& token, const json::exception& e) override {
+    if (dynamic_cast<const json::out_of_range*>(&e) != nullptr) {  // a number beyond double
+      return unexpected(printable(token, kShownBytes));
+    }
     refuse_file(file_, fmt::format("header is not valid JSON at byte {} of it", position));
   }
 
@@ -292,14 +296,7 @@ void refuse_file(std::string_view file, std::string_view message) {
 }
 
 std::string in_quotes(std::string_view name) {
-  constexpr size_t kShown = 120;
-  std::string text(name.substr(0, kShown));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      c = '?';
-    }
-  }
-  return fmt::format("'{}{}'", text, name.size() > kShown ? "..." : "");
+  return fmt::format("'{}'", printable(name, kShownBytes));
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,

@@ -49,7 +49,9 @@ const SafetensorsDType& safetensors_dtype(DType dtype);
 
 // Throws InvalidArgument("FILE: MESSAGE").
 [[noreturn]] void refuse_file(std::string_view file, std::string_view message);
-// A name as messages show it: in quotes, with control characters replaced, and shortened.
+// The most bytes of a name or number that messages show.
+inline constexpr size_t kShownBytes = 120;
+// A name as messages show it: in quotes, printable, and shortened.
 std::string in_quotes(std::string_view name);
 
 }  // namespace moebius::checkpoint

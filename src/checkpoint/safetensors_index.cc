@@ -7,6 +7,7 @@
 
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
@@ -62,7 +63,12 @@ class IndexSax : public nlohmann::json_sax<json> {
     return true;
   }
   bool end_array() override { return leave(); }
-  bool parse_error(size_t position, const std::string&, const json::exception&) override {
+  bool parse_error(size_t position, const std::string& token, const json::exception& e) override {
+    if (dynamic_cast<const json::out_of_range*>(&e) != nullptr) {
+      scalar(printable(token, kShownBytes));
+      refuse_file(file_, fmt::format("{} at byte {}, expected a number in the range of double",
+                                     printable(token, kShownBytes), position));
+    }
     refuse_file(file_, fmt::format("not valid JSON at byte {}", position));
   }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/printable.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
 
@@ -91,12 +92,14 @@ void log(LogLevel level, std::string_view message) noexcept {
   const auto name = spdlog::level::to_string_view(spdlog_level);
   try {
     logger().logger->log(spdlog_level, "{}: {}", std::string_view(name.data(), name.size()),
-                         message);
+                         printable(message));
   } catch (...) {
     // There is no memory for a logger, so the default level holds.
     if (level >= LogLevel::kWarn) {
+      std::array<char, 1024> text;
+      const size_t size = printable_into(message, text);
       std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(name.size()), name.data(),
-                   static_cast<int>(message.size()), message.data());
+                   static_cast<int>(size), text.data());
     }
   }
 }
@@ -112,7 +115,7 @@ bool log_topic_enabled(std::string_view topic) {
 void log_topic(std::string_view topic, std::string_view message) {
   if (log_topic_enabled(topic)) {
     // This level is above every level that can be set, so a requested topic is always printed.
-    logger().logger->log(spdlog::level::critical, "{}: {}", topic, message);
+    logger().logger->log(spdlog::level::critical, "{}: {}", topic, printable(message));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/config_fields.h"
 #include "checkpoint/json_text.h"
+#include "core/printable.h"
 #include "moebius/error.h"
 
 namespace moebius::plan {
@@ -180,14 +181,14 @@ Machine read_machine(const std::string& file) {
   machine.description = fields.string_or("description", machine.description);
   for (const std::string& key : fields.keys()) {
     if (!fields.has(key)) {
-      throw InvalidArgument(fmt::format("{}: {} is null, expected a value", file, key));
+      throw InvalidArgument(fmt::format("{}: {} is null, expected a value", file, printable(key)));
     }
     const auto* known = std::find_if(std::begin(kFigures), std::end(kFigures),
                                      [&](const MachineFigure& f) { return f.key == key; });
     if (known != std::end(kFigures)) {
       machine.*known->figure = {fields.number_or(key, 0), "file"};
     } else if (key != "base" && key != "description") {
-      throw InvalidArgument(fmt::format("{}: {} is no figure of a machine", file, key));
+      throw InvalidArgument(fmt::format("{}: {} is no figure of a machine", file, printable(key)));
     }
   }
   expect_valid(machine);

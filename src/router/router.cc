@@ -43,8 +43,11 @@ void check(const RouterConfig& config) {
   expect_ge(config.topk, 1, "topk");
   expect_le(config.topk, config.num_experts, "topk");
   expect_ge(config.num_groups, 1, "num_groups");
+  expect_multiple_of(config.num_experts, config.num_groups, "num_experts, in num_groups groups,");
   expect_ge(config.topk_groups, 1, "topk_groups");
   expect_le(config.topk_groups, config.num_groups, "topk_groups");
+  expect_le(config.topk, config.topk_groups * (config.num_experts / config.num_groups),
+            "topk, against the experts of topk_groups groups,");
   expect(std::isfinite(config.routed_scaling_factor), [&] {
     return fmt::format("routed_scaling_factor is {}, expected a finite number",
                        config.routed_scaling_factor);
@@ -100,9 +103,9 @@ Tensor on_cpu(const Tensor& tensor, Device device, std::string_view what) {
 
 router::Model make_model(RouterConfig config, const RouterWeights& given) {
   check(config);
-  config = with_equal_groups(std::move(config));
-  expect_le(config.topk, config.topk_groups * (config.num_experts / config.num_groups),
-            "topk, against the experts of topk_groups groups,");
+  if (config.num_groups == config.num_experts) {  // the best K experts are in the best K groups
+    config.num_groups = config.topk_groups = 1;
+  }
   const RouterWeights weights = {
       on_cpu(given.gate, config.device, "gate"),
       on_cpu(given.bias, config.device, "bias"),

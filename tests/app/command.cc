@@ -70,11 +70,12 @@ std::string command_path() {
   return elsewhere != nullptr ? elsewhere : MOEBIUS_COMMAND;
 }
 
-CommandResult run_command(const Words& arguments) {
+namespace {
+
+CommandResult run_words(Words words) {
   const ScratchFolder scratch;
   const std::string out = scratch / "out";
   const std::string err = scratch / "err";
-  Words words = Words{command_path()} + arguments;
   std::vector<char*> argv;
   for (std::string& word : words) {
     argv.push_back(word.data());
@@ -91,10 +92,20 @@ CommandResult run_command(const Words& arguments) {
   const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) {
-    throw std::runtime_error("cannot start " + command_path());
+    throw std::runtime_error("cannot start " + words.front());
   }
   const int exit_code = wait_for(pid);
   return {exit_code, read_text(out), read_text(err)};
+}
+
+}  // namespace
+
+CommandResult run_command(const Words& arguments) {
+  return run_words(Words{command_path()} + arguments);
+}
+
+CommandResult run_shell(const std::string& line) {
+  return run_words({"/bin/sh", "-c", "moebius=" + command_path() + "; " + line});
 }
 
 void expect_refused(const Words& arguments,

@@ -38,6 +38,9 @@ std::string command_path();
 // Runs `moebius arguments...` and waits for it.
 CommandResult run_command(const Words& arguments);
 
+// Runs a line of the shell, in which $moebius is the command's path.
+CommandResult run_shell(const std::string& line);
+
 // Runs a command that prints one line on stderr and nothing else, and ends with exit code 2.  The
 // test fails where it does not, or where the line lacks one of the fragments.
 void expect_refused(const Words& arguments,

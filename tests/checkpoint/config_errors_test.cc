@@ -53,6 +53,10 @@ const BadConfig kBadConfigs[] = {
      "moe_intermediate_size is missing"},
     {"TopkGroupsAboveGroups", "deepseek_v3", "topk_group", 3,
      "topk_group is 3, expected at most n_group, 2"},
+    {"GroupsThatDoNotDivide", "deepseek_v3", "n_group", 3,
+     "n_group is 3, expected a divisor of the 4 experts"},
+    {"MoreGroupsThanExperts", "deepseek_v3", "n_group", 8,
+     "n_group is 8, expected a divisor of the 4 experts"},
     {"TopkAboveEligible", "deepseek_v3", "num_experts_per_tok", 3,
      "num_experts_per_tok is 3, expected at most the 2 experts of 1 groups"},
     {"UnknownTopkMethod", "deepseek_v3", "topk_method", "best",
@@ -65,6 +69,15 @@ const BadConfig kBadConfigs[] = {
      "norm_topk_prob is 1, expected true or false"},
     {"ScaleIsText", "deepseek_v3", "routed_scaling_factor", "2",
      R"(routed_scaling_factor is "2", expected a number)"},
+    {"ScaleBeyondFloat", "deepseek_v3", "routed_scaling_factor", 1e39,
+     "routed_scaling_factor is 1e+39, expected a number in the range of float"},
+    {"LimitIsNegative", "gpt_oss", "swiglu_limit", -7.0,
+     "swiglu_limit is -7.0, expected a number above 0"},
+    {"LimitIsText", "gpt_oss", "swiglu_limit", "7", R"(swiglu_limit is "7", expected a number)"},
+    {"HiddenBeyond64Bits", "qwen3_moe", "hidden_size", 1e20,
+     "hidden_size is 1e+20, expected an integer in [1, "},
+    {"DenseLayersNegative", "deepseek_v3", "first_k_dense_replace", -1,
+     "first_k_dense_replace is -1, expected an integer in [0, "},
     {"LayersNotAList", "qwen3_moe", "mlp_only_layers", 3,
      "mlp_only_layers is 3, expected a list of integers"},
     {"LayerOutside",
@@ -147,14 +160,38 @@ TEST(BadConfigFiles, AreRefused) {
   }
   write_text(dir / "config.json", "[1]");
   expect_mentions(refusal(), "config.json: a JSON array, expected an object");
-  write_text(dir / "config.json", R"({"rope_theta": 1e999})");
-  expect_mentions(refusal(), "1e999");
-  write_text(dir / "config.json", R"({"rope_theta": 1)" + std::string(5000, '0') + "}");
-  const std::string of_a_long_number = refusal();
-  expect_mentions(of_a_long_number, "config.json: ");
-  EXPECT_LT(of_a_long_number.size(), 2000u);
   write_text(dir / "config.json", small_config("qwen3_moe").dump());
   expect_mentions(refusal(), "has neither model.safetensors nor");
+}
+
+// The rest of the message after the name of the file.
+std::string refusal_of_text(const std::string& text) {
+  const TempDir dir;
+  write_text(dir / "config.json", text);
+  const std::string message = message_of([&] { Checkpoint checkpoint(dir.path()); });
+  const std::string file = (dir / "config.json").string() + ": ";
+  EXPECT_TRUE(message.starts_with(file)) << message;
+  return message.substr(std::min(file.size(), message.size()));
+}
+
+TEST(BadConfigFiles, NumbersBeyondDoubleAreRefusedWithTheirKey) {
+  const std::string expected = ", expected a number in the range of double";
+  EXPECT_EQ(refusal_of_text(R"({"rope_theta": 1e400})"), "rope_theta is 1e400" + expected);
+  EXPECT_EQ(refusal_of_text(R"({"a": [{"b": 1}, {"c": [1, [], -1e999]}]})"),
+            "a[1].c[2] is -1e999" + expected);
+  EXPECT_EQ(refusal_of_text("1e400"), " is 1e400" + expected);
+  EXPECT_EQ(refusal_of_text(R"({"rope_theta": 1)" + std::string(5000, '0') + "}"),
+            "rope_theta is 1" + std::string(79, '0') + "..." + expected);
+  EXPECT_EQ(refusal_of_text(R"({"\u001b[2J\n": 1e400})"), R"(\x1b[2J\x0a is 1e400)" + expected);
+}
+
+TEST(BadConfigFiles, TheKeyBeforeASyntaxErrorIsNamed) {
+  EXPECT_EQ(refusal_of_text(R"({"a": 1, "rope_theta": NaN})"),
+            "not valid JSON at byte 24, at or after rope_theta");
+  EXPECT_EQ(refusal_of_text(R"({"a": {"b": [0, 0 0]}})"),
+            "not valid JSON at byte 19, at or after a.b[2]");
+  EXPECT_EQ(refusal_of_text("{\"a\": \"\xff\"}"), "not valid JSON at byte 8, at or after a");
+  EXPECT_EQ(refusal_of_text(R"({"a": 1} 2)"), "not valid JSON at byte 10");
 }
 
 // Why a limit: readers recurse over the document, and their stack is bounded.
@@ -218,19 +255,28 @@ TEST(ConfigForms, ManyLayersAreFoundInALongList) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-// 4 experts cannot be in 3 or 8 equal groups, and 4 groups would have one expert each.  The router
-// then ignores groups, as kernels do.
-TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
-  for (const int num_groups : {3, 4, 8}) {
-    const TempDir dir;
+// The router's default is 8 groups, of which 4 are open.
+TEST(ConfigForms, MissingGroupsAreRefusedWithTheirDefault) {
+  const auto refusal = [](const char* missing, int num_groups) {
     json config = small_config("deepseek_v3");
-    config.update({{"n_group", num_groups}, {"topk_group", 1}, {"num_experts_per_tok", 3}});
-    write_small_model(config, dir);
-    const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
-    EXPECT_EQ(router.num_groups, 1) << num_groups;
-    EXPECT_EQ(router.topk_groups, 1) << num_groups;
-    EXPECT_EQ(router.topk, 3) << num_groups;
-  }
+    config.update({{"n_group", num_groups}, {"topk_group", 1}});
+    config.erase(missing);
+    return message_of([&] { checkpoint::parse_model_config(config, "x"); });
+  };
+  EXPECT_EQ(refusal("n_group", 0),
+            "x: n_group is missing, expected a divisor of the 4 experts (it is 8 where it is "
+            "missing)");
+  EXPECT_EQ(refusal("topk_group", 2),
+            "x: topk_group is missing, expected at most n_group, 2 (it is 4 where it is missing)");
+}
+
+TEST(ConfigForms, GroupsOfOneExpertEachAreAPlainTopK) {
+  const TempDir dir;
+  json config = small_config("deepseek_v3");
+  config.update({{"n_group", 4}, {"topk_group", 3}, {"num_experts_per_tok", 3}});
+  write_small_model(config, dir);
+  const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
+  EXPECT_EQ(Router(router, {}).config().num_groups, 1);
 }
 
 // As in the fp8 of DeepSeek-V3.1, activations get scales that are powers of two, and weights keep

@@ -120,7 +120,12 @@ const BadHeader kBadHeaders[] = {
     {"InvalidUtf8", "{\"\xff\":1}", {"not valid JSON"}, 0},
     {"Empty", "", {"not valid JSON"}, 0},
     {"DeepNesting", std::string(100000, '['), {"a list", "an object"}, 0},
-    {"NameWithLineBreak", R"({"a\nb":{"dtype":"X","shape":[4],"data_offsets":[0,4]}})", {"'a?b'"}},
+    {"NameWithLineBreak",
+     R"({"a\nb":{"dtype":"X","shape":[4],"data_offsets":[0,4]}})",
+     {R"('a\x0ab')"}},
+    {"NumberBeyondDouble",
+     R"({"a":{"dtype":"U8","shape":[1e400],"data_offsets":[0,4]}})",
+     {"tensor 'a': shape is 1e400, expected integers of at least 0"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Safetensors,
@@ -320,6 +325,9 @@ TEST_F(ShardedSafetensors, RefusesBadIndices) {
   expect_mentions(refusal(R"({"metadata":{}})"), "weight_map is missing");
   expect_mentions(refusal("[]"), "a list, expected an object");
   expect_mentions(refusal("{\"weight_map\""), "not valid JSON");
+  expect_mentions(refusal(R"({"weight_map":{"a":-1e400}})"), "'a' is -1e400, expected a string");
+  expect_mentions(refusal(R"({"metadata":{"total_size":1e400},"weight_map":{}})"),
+                  "1e400 at byte 31, expected a number in the range of double");
   expect_mentions(refusal(""), "not valid JSON");
 }
 

@@ -166,8 +166,8 @@ TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
                           {160, 8, 3, 6},
                           {256, 8, 4, 8},
                           {256, 8, 8, 8},
-                          {60, 8, 2, 20},  // groups of unequal size mean no groups
-                          {16, 32, 2, 16}}) {
+                          {60, 4, 2, 20},
+                          {16, 16, 4, 4}}) {
     for (const Method& method : kMethods) {
       SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(g.num_experts) + " groups " +
                    std::to_string(g.num_groups));

@@ -147,5 +147,59 @@ TEST(ExpertExtremes, F32ProductsTakeWhatBf16ProductsDoNot) {
   EXPECT_EQ(takers(p), std::vector<std::string_view>{"cpu_portable"});
 }
 
+// docs/formats.md has this rule, and the next.
+bool multiplies_bf16(std::string_view impl) {
+  return impl == "cpu_avx512" || impl == "cpu_amx";
+}
+
+TEST(ExpertExtremes, Bf16ProductsTakeSubnormalWeightsForZero) {
+  ExpertProblem p = problem("unquantized");
+  fill(p.weights.w1, 0x1p-130f);
+  fill(p.weights.w2, 1.0f);
+  fill(p.input.x, 0x1p100f);
+  const Tensor expected = run(p, "ref");
+  ASSERT_GT(get_float(expected, 0), 0x1p-50f);
+  for (const std::string_view impl : takers(p)) {
+    const Tensor actual = run(p, impl);
+    for (int64_t i = 0; i < expected.numel(); ++i) {
+      const float wanted = multiplies_bf16(impl) ? 0.0f : get_float(expected, i);
+      ASSERT_NEAR(get_float(actual, i), wanted, 0.02f * wanted) << impl;
+    }
+  }
+}
+
+void multiply(const Tensor& tensor, float factor) {
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, factor * get_float(tensor, i));
+  }
+}
+
+TEST(ExpertExtremes, Bf16ProductsByInt8OrNvfp4TakeRowsBelow2To72) {
+  EXPECT_EQ(cpu::row_factor(cpu::TileCode::kI8AsBF16, cpu::Operand::kBF16), 0x1p56f);
+  EXPECT_EQ(cpu::row_factor(cpu::TileCode::kNvfp4, cpu::Operand::kBF16), 0x1p56f);
+  for (const std::string_view scheme : {"int8_w8a16", "nvfp4_w4a16"}) {
+    for (const int exponent : {71, 72}) {
+      ExpertProblem p = problem(scheme, {"groups", 3, 1, 1, 32, 64});
+      fill(p.input.x, std::ldexp(1.0f, exponent));
+      QuantDesc& w1 = p.weights.quant.w1;
+      multiply(w1.format == QuantFormat::kNvfp4 ? w1.alpha_or_gscale : w1.scale,
+               std::ldexp(1.0f, -exponent));
+      if (exponent < 72) {
+        expect_as_ref(p, std::string(scheme));
+        continue;
+      }
+      const Tensor expected = run(p, "ref");
+      for (const std::string_view impl : takers(p)) {
+        const Tensor actual = run(p, impl);
+        for (int64_t i = 0; i < expected.numel(); ++i) {
+          ASSERT_TRUE(std::isfinite(get_float(expected, i))) << scheme;
+          ASSERT_EQ(std::isfinite(get_float(actual, i)), !multiplies_bf16(impl))
+              << scheme << ", " << impl;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moebius

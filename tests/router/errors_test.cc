@@ -38,7 +38,13 @@ TEST(RouterErrors, ConfigsThatCannotWork) {
                   "topk_groups is 0, expected at least 1");
   expect_mentions(refusal({.num_experts = 8, .topk = 5, .num_groups = 4, .topk_groups = 2}),
                   "is 5, expected at most 4");
-  EXPECT_EQ(refusal({.num_experts = 8, .topk = 5, .num_groups = 3, .topk_groups = 2}), "no error");
+  for (const int64_t num_groups : {3, 5, 16}) {
+    expect_mentions(refusal({.num_experts = 8, .topk = 2, .num_groups = num_groups}),
+                    "num_experts, in num_groups groups, is 8, expected a multiple of " +
+                        std::to_string(num_groups));
+  }
+  expect_mentions(refusal({.num_experts = 8, .topk = 3, .num_groups = 8, .topk_groups = 2}),
+                  "is 3, expected at most 2");
   expect_mentions(refusal({.num_experts = 8, .routed_scaling_factor = NAN}),
                   "routed_scaling_factor is nan");
   expect_mentions(refusal({.num_experts = 8, .zipf_exponent = -1.0}), "zipf_exponent is -1");

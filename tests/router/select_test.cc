@@ -187,25 +187,23 @@ TEST_F(Select, GroupTiesGoToTheLowerGroup) {
   EXPECT_EQ(ids, (Ids{1, 0}));
 }
 
-// The groups have one expert each, or are more than the experts, or differ in size.
-TEST_F(Select, GroupsThatAreNoneMeanPlainOrBiasedTopK) {
-  for (const int64_t num_groups : {4, 5, 8, 3}) {
-    run({.topk = 3, .num_groups = num_groups, .topk_groups = 2}, kTenths);
-    EXPECT_EQ(ids, (Ids{3, 2, 1})) << num_groups;
-    expect_weights({0.4f, 0.3f, 0.2f});
-    run({.topk = 3, .num_groups = num_groups, .topk_groups = 2}, kTenths,
-        {0.25f, 0.0f, 0.0f, 0.0f});
-    EXPECT_EQ(ids, (Ids{3, 0, 2})) << num_groups;  // c = 0.35, 0.2, 0.3, 0.4
-    expect_weights({0.4f, 0.1f, 0.3f});
-    const Router router({.num_experts = 4, .topk = 3, .num_groups = num_groups, .topk_groups = 2},
-                        {});
-    EXPECT_EQ(router.config().num_groups, 1);
-    EXPECT_EQ(router.config().topk_groups, 1);
-  }
+TEST_F(Select, GroupsOfOneExpertEachMeanPlainOrBiasedTopK) {
+  run({.topk = 3, .num_groups = 4, .topk_groups = 3}, kTenths);
+  EXPECT_EQ(ids, (Ids{3, 2, 1}));
+  expect_weights({0.4f, 0.3f, 0.2f});
+  run({.topk = 3, .num_groups = 4, .topk_groups = 3}, kTenths, {0.25f, 0.0f, 0.0f, 0.0f});
+  EXPECT_EQ(ids, (Ids{3, 0, 2}));  // c = 0.35, 0.2, 0.3, 0.4
+  expect_weights({0.4f, 0.1f, 0.3f});
+  const Router router({.num_experts = 4, .topk = 3, .num_groups = 4, .topk_groups = 3}, {});
+  EXPECT_EQ(router.config().num_groups, 1);
+  EXPECT_EQ(router.config().topk_groups, 1);
+}
+
+TEST_F(Select, GroupsLimitTheChoice) {
   run({.topk = 2, .num_groups = 2}, kTenths);
   EXPECT_EQ(ids, (Ids{3, 2}));
   run({.topk = 2, .num_groups = 2}, kTenths, {0.9f, 0.0f, 0.0f, 0.0f});
-  EXPECT_EQ(ids, (Ids{0, 1}));  // two equal groups of two do limit
+  EXPECT_EQ(ids, (Ids{0, 1}));
 }
 
 TEST_F(Select, SoftmaxOfARowWithNaNHasNothingToChooseFrom) {

@@ -9,6 +9,8 @@
 #include <cassert>
 #include <iterator>
 
+#include "core/printable.h"
+
 namespace moebius::app {
 
 namespace {
@@ -29,7 +31,7 @@ std::string plain(const Json& value) {
   if (value.is_null()) {
     return "-";
   }
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? printable(value.get<std::string>()) : value.dump();
 }
 
 const Figure& find(const std::vector<Figure>& figures, std::string_view key) {

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 // How a number is printed.  Its JSON value is always the plain number, in the unit that its key
 // ends with.
 enum class Unit {
-  kPlain,     // 42, or text as it is
+  kPlain,     // 42, or text, made printable
   kDecimals,  // 1.53
   kSmall,     // 1.53e-03
   kPercent,   // of a fraction: 12.3 %

@@ -86,6 +86,7 @@ std::unique_ptr<Group> with_gpus(std::unique_ptr<Group>&& host, int ranks_per_no
 }
 
 void run_processes(const RunOptions& options,
+                   const std::function<void(const RankPlan& plan, Group& group)>& agree,
                    const std::function<void(const RankPlan& plan, Group* group)>& body) {
   auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
   try {
@@ -94,6 +95,7 @@ void run_processes(const RunOptions& options,
                                         *options.ranks, group->size()));
     }
     const RankPlan plan = make_rank_plan(options, group->size());
+    agree(plan, *group);
     if (options.group == "nccl") {
       const Topology& topology = group->topology();
       expect_gpu_each(options.ranks_per_node > 0 ? topology.size
@@ -161,9 +163,10 @@ void expect_device(const RunOptions& options) {
 }
 
 void run_ranks(const RunOptions& options,
+               const std::function<void(const RankPlan& plan, Group& group)>& agree,
                const std::function<void(const RankPlan& plan, Group* group)>& body) {
   if (options.group == "mpi" || (options.group == "nccl" && launched_by_mpi())) {
-    run_processes(options, body);
+    run_processes(options, agree, body);
     return;
   }
   const RankPlan plan = make_rank_plan(options, std::nullopt);

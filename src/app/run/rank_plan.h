@@ -51,9 +51,10 @@ ThreadGroupOptions gpu_ranks(int num_ranks, const std::string& group);
 
 // Calls body(plan, group) on every rank of this process; group is null for a single rank that needs
 // none.  With --group mpi, and with --group nccl under a launcher, the ranks are the launcher's
-// processes, and errors are reported here.  With --device cuda rank r has GPU r modulo their
-// number.
+// processes, and errors are reported here; they call agree(plan, group) first, which compares what
+// each was given.  With --device cuda rank r has GPU r modulo their number.
 void run_ranks(const RunOptions& options,
+               const std::function<void(const RankPlan& plan, Group& group)>& agree,
                const std::function<void(const RankPlan& plan, Group* group)>& body);
 
 }  // namespace moebius::app

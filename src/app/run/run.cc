@@ -18,6 +18,7 @@
 #include "app/report/page.h"
 #include "app/report/roofline.h"
 #include "app/report/trace.h"
+#include "app/run/agreement.h"
 #include "app/run/layer_input.h"
 #include "app/run/rank_run.h"
 #include "app/run/run_report.h"
@@ -125,7 +126,10 @@ int run_subcommand(const RunOptions& options) {
   result.block = checkpoint.block_prefix(result.layer);
   result.input = load_input(options, result.model.hidden, result.model.dtype);
   progress.show("running");
-  run_ranks(options, [&](const RankPlan& plan, Group* group) {
+  const auto agree = [&](const RankPlan& plan, Group& group) {
+    expect_agreement(agreed_values(options, plan, checkpoint, result.layer, result.input), group);
+  };
+  run_ranks(options, agree, [&](const RankPlan& plan, Group* group) {
     LayerRun rank_run =
         run_layer(options, checkpoint, result.layer, result.input.hidden, plan, group);
     const bool is_first = group == nullptr || group->rank() == 0;

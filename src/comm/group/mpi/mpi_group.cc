@@ -17,6 +17,7 @@
 #include "comm/group/mpi/job.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
+#include "comm/group/mpi/shared_segments.h"
 #include "core/cpu_sets.h"
 #include "core/watchdog.h"
 #include "core/worker_team.h"
@@ -99,6 +100,7 @@ MpiGroup::~MpiGroup() {
     });
   } else if (owns_mpi_) {
     log(LogLevel::kInfo, fmt::format("rank {} does not finalize MPI after a failure", rank()));
+    remove_shared_segments();
   }
   for (KeptSend& send : kept_sends_) {
     if (send.request != MPI_REQUEST_NULL) {
