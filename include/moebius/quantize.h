@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "moebius/quant_config.h"
 #include "moebius/stream.h"
@@ -64,8 +65,14 @@ void quantize(const Tensor& x,
               const Stream& stream,
               const Tensor& static_scale = {},
               const Tensor& global_scale = {});
+// NaN and infinity are no errors here, as activations may have them, but most codes cannot say NaN,
+// so that it becomes a number (docs/formats.md).  Weights are checked first, by the next function.
 // Allocates the outputs and quantizes.
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
+
+// Throws InvalidArgument, which names `what`, index and value, unless every element of w, which is
+// f32, bf16 or f16 on the CPU, is finite.  Checkpoint does the same when it loads weights.
+void expect_finite_weight(const Tensor& w, std::string_view what, const Stream& stream = {});
 
 // out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once.
 // Errors are those of quantize().
