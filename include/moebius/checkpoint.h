@@ -54,6 +54,10 @@ struct LoadOptions {
   // summed over the ranks, the biases of w2 are zero on all ranks but 0.  Groups and scales are
   // those of whole experts, whether stored or quantized at load: a cut through blocks is refused.
   int tp_size = 1, tp_rank = 0;
+  // A weight, scale or bias that is NaN or infinite is refused with its place.  true lets those of
+  // experts through: where weights are quantized, all outputs of such an expert are NaN.  Routers
+  // and factors of whole tensors are refused even so.  nullopt: as MOEBIUS_ALLOW_NONFINITE says.
+  std::optional<bool> allow_nonfinite = std::nullopt;
 };
 
 class Checkpoint {
@@ -64,6 +68,7 @@ class Checkpoint {
   ~Checkpoint();
 
   const ModelInfo& info() const;
+  // Looks once at each element it loads, since NaN would spread without a hint where it began.
   // Throws InvalidArgument naming file, tensor and both values, and Unsupported where the tensors'
   // layout cannot be loaded in this way.
   MoeLayerWeights load_layer(int64_t layer, const LoadOptions& options = {}) const;

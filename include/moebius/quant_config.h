@@ -59,9 +59,9 @@ struct QuantDesc {
   // per group [L, N, ceil(K/g)]; e8m0 [L, N, ceil(K/32)] (mx); e4m3 [L, N, ceil(K/16)] (nvfp4).
   // Row blocks of a gated w1 never straddle gate and up: each half has its own ceil(I/row) blocks.
   Tensor scale;
-  // nvfp4.  Activation: the global scale, f32 [1] or [L]; a = q * sf / gscale.  Weight: f32 [L], or
-  // [L, 2] when gate and up differ.  It is the factor that accumulators of quantized operands are
-  // multiplied with: weight_scale_2 / gscale of the activation (1 when that is not quantized).
+  // nvfp4.  Activation: the global scale, f32 [1] or [L]; a = q * sf / gscale; where undefined,
+  // each row has its own.  Weight: f32 [L], or [L, 2] when gate and up differ: what accumulators
+  // are multiplied with, weight_scale_2 / gscale of the activation (1 where that has none).
   Tensor alpha_or_gscale;
   // int4 and int8 weights: u8 [L, N, ceil(K/g)], the shape of the scale.  Zero points of int8 count
   // from -128 as the unsigned code does: value = (q + 128 - zero_point) * scale.

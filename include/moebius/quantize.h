@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "moebius/quant_config.h"
 #include "moebius/stream.h"
@@ -30,6 +31,9 @@ struct QuantizeSpec {
   bool power_of_two_scale = false;
   // int4: codes span the range from min to max with a zero point, instead of lying around 8.
   bool asymmetric = false;
+  // nvfp4: every row has a global scale of its own, so that it depends on nothing but the row.  It
+  // is a power of two, so that bf16 still holds every value exactly.
+  bool global_scale_per_row = false;
 
   bool operator==(const QuantizeSpec&) const = default;
 };
@@ -39,7 +43,7 @@ struct Quantized {
   Tensor values;        // [M, K], storage_dtype(format)
   Tensor scale;         // f32, e8m0 (mx) or e4m3 (nvfp4): [1, 1], [M, 1] or [ceil(M/r), ceil(K/g)]
   Tensor zero_point;    // int4 asymmetric: u8 [M, ceil(K/g)]
-  Tensor global_scale;  // nvfp4: f32 [1]
+  Tensor global_scale;  // nvfp4: f32 [1], or [M] with global_scale_per_row
 };
 
 // Whether the spec fits a [rows, cols] matrix; if not, the reason says which rule it breaks.
@@ -55,7 +59,8 @@ Quantized allocate_quantized(const QuantizeSpec& spec,
 // x [M, K] f32, bf16 or f16 -> out, which comes from allocate_quantized() and must not overlap x.
 // On a GPU all tensors are on the stream's device, and the host does not wait.
 // static_scale  f32 [1]: replaces the scale from the maximum for fp8 and int8 per tensor.
-// global_scale  f32 [1], nvfp4 only; when it is undefined, 448 * 6 / max|x| is computed.
+// global_scale  f32 [1], nvfp4 only; when it is undefined, 448 * 6 / max|x| is computed.  None may
+//               be given with global_scale_per_row.
 // M == 0 is valid.  Throws InvalidArgument (shape, dtype) or Unsupported (forced implementation).
 // The first implementation of src/quant/impls.cc that accepts is used; MOEBIUS_QUANT forces one.
 void quantize(const Tensor& x,
@@ -64,8 +69,14 @@ void quantize(const Tensor& x,
               const Stream& stream,
               const Tensor& static_scale = {},
               const Tensor& global_scale = {});
+// NaN and infinity are no errors here, as activations may have them, but most codes cannot say NaN,
+// so that it becomes a number (docs/formats.md).  Weights are checked first, by the next function.
 // Allocates the outputs and quantizes.
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
+
+// Throws InvalidArgument, which names `what`, index and value, unless every element of w, which is
+// f32, bf16 or f16 on the CPU, is finite.  Checkpoint does the same when it loads weights.
+void expect_finite_weight(const Tensor& w, std::string_view what, const Stream& stream = {});
 
 // out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once.
 // Errors are those of quantize().
@@ -83,7 +94,8 @@ void quantize_dequantize(const Tensor& x,
                          const Tensor& static_scale = {},
                          const Tensor& global_scale = {});
 
-// The spec that quantizes an activation with this desc; nullopt when it is not quantized.
+// The spec that quantizes an activation with this desc; nullopt when it is not quantized.  nvfp4
+// has a global scale per row where the desc gives none.
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc);
 // The spec that describes a weight's layout; nullopt when the weight is not quantized.
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc);

@@ -28,7 +28,8 @@ struct Checkpoint::State {
   void expect_moe_layer(int64_t layer) const;
   std::string prefix(int64_t layer) const;
   void expect_small(const std::string& name, const Shape& shape) const;
-  Tensor load_small(const std::string& name, const Shape& shape) const;
+  // Copies a tensor whose elements must be finite, see expect_finite_tensor().
+  Tensor load_small(const std::string& name, const Shape& shape, bool masks = false) const;
   void load_router(const std::string& block, MoeLayerWeights& result) const;
 };
 
@@ -77,8 +78,11 @@ void Checkpoint::State::expect_small(const std::string& name, const Shape& shape
   expect_file_shape(entry, shape, label);
 }
 
-Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape) const {
+Tensor Checkpoint::State::load_small(const std::string& name,
+                                     const Shape& shape,
+                                     bool masks) const {
   expect_small(name, shape);
+  expect_finite_tensor(files, name, masks);
   const Tensor copy = files.bytes(name).clone();
   files.release(name);
   return copy.reinterpret(files.entry(name).dtype, shape);
@@ -93,7 +97,8 @@ void Checkpoint::State::load_router(const std::string& block, MoeLayerWeights& r
     result.router.bias = load_small(router + ".bias", {num_experts});
   }
   if (config.has_correction_bias) {
-    result.router.correction_bias = load_small(router + ".e_score_correction_bias", {num_experts});
+    result.router.correction_bias =
+        load_small(router + ".e_score_correction_bias", {num_experts}, /*masks=*/true);
   }
 }
 
@@ -142,10 +147,11 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   moe.in_dtype = info.dtype.value_or(result.router.gate.dtype());
   result.apply_router_weight_on_input = config.apply_router_weight_on_input;
   result.activation = config.activation;
+  const bool allows = allows_nonfinite(options);
   const auto load = [&](const ExpertSource& source, const ExpertSlice& slice) {
     return options.quant == "auto" || options.quant == "none"
-               ? load_experts(source, slice, options.quant == "auto")
-               : quantize_experts(source, slice, options.quant);
+               ? load_experts(source, slice, options.quant == "auto", allows)
+               : quantize_experts(source, slice, options.quant, allows);
   };
   const int64_t rank = options.tp_rank;
   result.experts = load(ExpertSource::routed(state_->files, config, block, local.begin),

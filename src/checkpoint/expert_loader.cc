@@ -22,6 +22,7 @@ struct CopyJob {
   std::byte* to = nullptr;
   int64_t stride = 0;
   PartRole role = PartRole::kWeight;
+  int64_t expert = 0;
 };
 
 // The tensors of one weight, w1 or w2.
@@ -30,33 +31,6 @@ struct WeightTensors {
   Tensor scale;
   Tensor zero_point;
 };
-
-bool is_finite(DType dtype, const std::byte* data, int64_t n) {
-  // In what is not finite, all bits of `special` are set.
-  const auto all_without = [&]<typename Word>(Word special) {
-    bool ok = true;
-    for (int64_t i = 0; i < n; ++i) {
-      Word word;
-      std::memcpy(&word, data + i * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-      ok &= (word & special) != special;
-    }
-    return ok;
-  };
-  switch (dtype) {
-    case DType::kF32:
-      return all_without(uint32_t{0x7f800000u});
-    case DType::kBF16:
-      return all_without(uint16_t{0x7f80u});
-    case DType::kF16:
-      return all_without(uint16_t{0x7c00u});
-    case DType::kF8E4M3:
-      return all_without(uint8_t{0x7f});
-    case DType::kE8M0:
-      return all_without(uint8_t{0xff});
-    default:
-      return true;
-  }
-}
 
 // compressed-tensors packs zero points along the rows: row r of the weight is nibble r % 8 of row
 // r / 8 of the words.
@@ -72,20 +46,12 @@ void unpack_zero_points(const CopyJob& job) {
   }
 }
 
-void run(const CopyJob& job, DType scale_dtype) {
+// `dtype` is the type of the copied elements, which files may name differently.
+void run(const CopyJob& job, DType dtype, FiniteWeights& finite) {
   if (job.role == PartRole::kZeroPoint) {
     unpack_zero_points(job);
-    return;
-  }
-  job.from.copy_to(job.to, job.stride, job.rows, job.cols);
-  if (job.role != PartRole::kScale) {
-    return;
-  }
-  for (int64_t r = 0; r < job.rows.size(); ++r) {
-    if (!is_finite(scale_dtype, job.to + r * job.stride, job.cols.size())) {
-      throw InvalidArgument(fmt::format("{} has a scale that is not finite in row {}",
-                                        job.from.label, job.rows.begin + r));
-    }
+  } else {
+    finite.copy(job.from, dtype, job.rows, job.cols, job.to, job.stride, job.expert);
   }
 }
 
@@ -115,6 +81,7 @@ Tensor plan(const ExpertSource& source,
       CopyJob job;
       job.from = source.matrix(e, piece.projection, part);
       job.role = part.role;
+      job.expert = e;
       const std::string what = job.from.label;
       job.rows = is_zero_point
                      ? piece.rows
@@ -277,7 +244,8 @@ std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate) {
 
 ExpertWeights load_experts(const ExpertSource& source,
                            const ExpertSlice& slice,
-                           bool quantize_activations) {
+                           bool quantize_activations,
+                           bool allows_nonfinite) {
   const WeightScheme& scheme = source.scheme();
   const auto parts = stored_parts(scheme, DType::kBF16);
   // Everything is checked before anything is copied.
@@ -290,9 +258,10 @@ ExpertWeights load_experts(const ExpertSource& source,
   if (scheme.format == WeightFormat::kNvfp4) {
     load_global_scales(source, parts, slice.experts, quantize_activations, tensors);
   }
+  FiniteWeights finite(allows_nonfinite, slice.experts);
   parallel_tasks(Stream::cpu(), static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
     const CopyJob& job = jobs[static_cast<size_t>(i)];
-    run(job, canonical_dtype(scheme, job.role, job.from.dtype));
+    run(job, canonical_dtype(scheme, job.role, job.from.dtype), finite);
   });
 
   tensors.w1_scale = w1.scale;
@@ -303,11 +272,15 @@ ExpertWeights load_experts(const ExpertSource& source,
   result.w1 = w1.weight;
   result.w2 = w2.weight;
   result.quant = stored_quant_config(scheme, quantize_activations, std::move(tensors));
-  load_biases(source, slice, result.quant);
+  load_biases(source, slice, finite, result.quant);
+  finite.mark(result);
   return result;
 }
 
-void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant) {
+void load_biases(const ExpertSource& source,
+                 const ExpertSlice& slice,
+                 FiniteWeights& finite,
+                 QuantConfig& quant) {
   if (!source.config().has_expert_bias) {
     return;
   }
@@ -315,8 +288,9 @@ void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConf
     const DType stored = source.bias(slice.experts.begin, piece.projection).dtype;
     Tensor result = Tensor::zeros({slice.experts.size(), piece.rows.size()}, stored);
     for (int64_t l = 0; l < slice.experts.size() && !is_zero; ++l) {
-      source.bias(slice.experts.begin + l, piece.projection)
-          .copy_to(result[l].bytes(), result[l].nbytes(), {0, 1}, piece.rows);
+      const int64_t expert = slice.experts.begin + l;
+      finite.copy(source.bias(expert, piece.projection), stored, {0, 1}, piece.rows,
+                  result[l].bytes(), result[l].nbytes(), expert);
     }
     return stored == DType::kF16 ? convert(result, DType::kF32) : result;
   };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/expert_source.h"
+#include "checkpoint/finite_weights.h"
 
 namespace moebius::checkpoint {
 
@@ -34,18 +35,24 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
                                 bool quantize_activations,
                                 QuantTensors tensors);
 
-// Loads weights as they are stored.  Throws what ExpertSource throws.
+// Loads weights as they are stored.  Throws what ExpertSource throws, and what FiniteWeights throws
+// about NaN and infinity.
 ExpertWeights load_experts(const ExpertSource& source,
                            const ExpertSlice& slice,
-                           bool quantize_activations);
+                           bool quantize_activations,
+                           bool allows_nonfinite);
 
 // Quantizes unquantized weights with the scheme `name` of load_quant_schemes(), expert by expert.
 // Throws InvalidArgument where there is no such scheme or the weights are quantized already, and
-// Unsupported where the scheme does not fit the sizes.
+// Unsupported where the scheme does not fit the sizes; NaN and infinity are as above.
 ExpertWeights quantize_experts(const ExpertSource& source,
                                const ExpertSlice& slice,
-                               const std::string& name);
+                               const std::string& name,
+                               bool allows_nonfinite);
 // Puts the biases [L, N] of w1 and w2 into `quant`; does nothing when the family has none.
-void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant);
+void load_biases(const ExpertSource& source,
+                 const ExpertSlice& slice,
+                 FiniteWeights& finite,
+                 QuantConfig& quant);
 
 }  // namespace moebius::checkpoint

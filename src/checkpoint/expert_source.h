@@ -42,6 +42,12 @@ struct StoredMatrix {
   // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart, and releases
   // the pages of the source.  The source may be unaligned.
   void copy_to(std::byte* dst, int64_t dst_stride, Range take_rows, Range take_cols) const;
+  // The flat index of element (row, col) in the tensor.
+  int64_t index(int64_t row, int64_t col) const {
+    const int64_t elem_bytes = bits(dtype) / 8;
+    const int64_t line = is_transposed ? col : row;
+    return (offset + line * stride) / elem_bytes + (is_transposed ? row : col);
+  }
 };
 
 enum class Projection : uint8_t {

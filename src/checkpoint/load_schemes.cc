@@ -13,11 +13,6 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// Why 16: without calibration data the range of the activations is unknown.  With 16, block scales
-// represent block maxima from 0.006, below which they lose precision, to 168, beyond which values
-// saturate.
-constexpr float kNvfp4ActivationScale = 16.0f;
-
 QuantConfig per_channel(const LoadScheme& scheme, bool quantizes_rows, QuantTensors tensors) {
   return QuantConfig::make(quantizes_rows ? std::optional(scheme.format) : std::nullopt,
                            quantizes_rows, true, std::nullopt, std::move(tensors), scheme.format);
@@ -70,8 +65,8 @@ constexpr LoadScheme kSchemes[] = {
     {"mxfp6_e3m2", "weights and activations in OCP MX e3m2", QuantFormat::kMxfp6E3M2, kMx, ocp_mx},
     {"mxfp6_e2m3", "weights and activations in OCP MX e2m3", QuantFormat::kMxfp6E2M3, kMx, ocp_mx},
     {"mxfp8", "weights and activations in OCP MX e4m3", QuantFormat::kMxfp8, kMx, ocp_mx},
-    {"nvfp4", "weights and activations in e2m1, e4m3 scales per 16", QuantFormat::kNvfp4, kNv,
-     nvfp4},
+    {"nvfp4", "weights and activations in e2m1, e4m3 scales per 16, activations scaled per row",
+     QuantFormat::kNvfp4, kNv, nvfp4},
 };
 
 int64_t int4_group(int64_t hidden, int64_t intermediate) {
@@ -83,11 +78,11 @@ int64_t int4_group(int64_t hidden, int64_t intermediate) {
   return 32;
 }
 
-// alpha = 1 / (global scale of the weight * global scale of the activation).
+// alpha = 1 / global scale of the weight, since every row of the activation has a scale of its own.
 Tensor make_alphas(const Tensor& global_scale) {
   Tensor alphas = Tensor::empty(global_scale.shape(), DType::kF32);
   for (int64_t i = 0; i < alphas.numel(); ++i) {
-    alphas.data<float>()[i] = 1.0f / (global_scale.data<float>()[i] * kNvfp4ActivationScale);
+    alphas.data<float>()[i] = 1.0f / global_scale.data<float>()[i];
   }
   return alphas.dim(1) == 1 ? alphas.view({alphas.dim(0)}) : alphas;
 }
@@ -175,9 +170,6 @@ QuantConfig make_quant_config(const LoadScheme& scheme,
   tensors.w1_scale = without_ones(w1.scale, spec.group);
   tensors.w2_scale = without_ones(w2.scale, spec.group);
   if (scheme.format == QuantFormat::kNvfp4) {
-    tensors.a1_gscale = Tensor::empty({1}, DType::kF32);
-    tensors.a1_gscale.data<float>()[0] = kNvfp4ActivationScale;
-    tensors.a2_gscale = tensors.a1_gscale;
     tensors.g1_alphas = make_alphas(w1.global_scale);
     tensors.g2_alphas = make_alphas(w2.global_scale);
   }

@@ -47,8 +47,14 @@ class WeightQuantizer {
                   std::vector<Piece> kept,
                   const LoadScheme& scheme,
                   const QuantizeSpec& spec,
-                  Range experts)
-      : source_(source), kept_(std::move(kept)), scheme_(scheme), spec_(spec), experts_(experts) {
+                  Range experts,
+                  FiniteWeights& finite)
+      : source_(source),
+        kept_(std::move(kept)),
+        scheme_(scheme),
+        spec_(spec),
+        experts_(experts),
+        finite_(finite) {
     dtype_ = source.matrix(experts.begin, whole.front().projection, float_part()).dtype;
     expect_quantizable(scheme, spec, rows_of(whole), cols_of(whole), num_pieces());
     check_sources(whole);
@@ -73,10 +79,11 @@ class WeightQuantizer {
   void quantize_expert(int64_t local_expert, const Room& room, const Stream& stream) const {
     int64_t row = 0;
     for (const Piece& piece : taken_) {
-      const StoredMatrix from =
-          source_.matrix(experts_.begin + local_expert, piece.projection, float_part());
+      const int64_t expert = experts_.begin + local_expert;
+      const StoredMatrix from = source_.matrix(expert, piece.projection, float_part());
       const Tensor to = room.floats.slice(row, row + piece.rows.size());
-      from.copy_to(to.bytes(), row_bytes(dtype_, to.dim(1)), piece.rows, piece.cols);
+      finite_.copy(from, dtype_, piece.rows, piece.cols, to.bytes(), row_bytes(dtype_, to.dim(1)),
+                   expert);
       row += piece.rows.size();
     }
     if (cuts_) {
@@ -174,6 +181,7 @@ class WeightQuantizer {
   const LoadScheme& scheme_;
   QuantizeSpec spec_;
   Range experts_;
+  FiniteWeights& finite_;
   DType dtype_ = DType::kBF16;
   bool cuts_ = false;  // whether more is taken than is kept
   QuantizedWeight weight_;
@@ -183,7 +191,8 @@ class WeightQuantizer {
 
 ExpertWeights quantize_experts(const ExpertSource& source,
                                const ExpertSlice& slice,
-                               const std::string& name) {
+                               const std::string& name,
+                               bool allows_nonfinite) {
   const LoadScheme& scheme = find_load_scheme(name);
   if (source.scheme().format != WeightFormat::kFloat) {
     throw InvalidArgument(fmt::format(
@@ -194,10 +203,11 @@ ExpertWeights quantize_experts(const ExpertSource& source,
   const Range whole{0, source.intermediate()};
   const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(),
                                              source.config().activation.interleaved);
+  FiniteWeights finite(allows_nonfinite, slice.experts);
   const WeightQuantizer w1(source, w1_pieces(source, whole), w1_pieces(source, slice.intermediate),
-                           scheme, spec, slice.experts);
+                           scheme, spec, slice.experts, finite);
   const WeightQuantizer w2(source, w2_pieces(source, whole), w2_pieces(source, slice.intermediate),
-                           scheme, spec, slice.experts);
+                           scheme, spec, slice.experts, finite);
   for (const WeightQuantizer* weight : {&w1, &w2}) {
     std::vector<WeightQuantizer::Room> rooms(static_cast<size_t>(stream.num_threads()));
     parallel_tasks(stream, slice.experts.size(), [&](int64_t local_expert, int thread_idx) {
@@ -213,7 +223,8 @@ ExpertWeights quantize_experts(const ExpertSource& source,
   result.w1 = w1.weight().values;
   result.w2 = w2.weight().values;
   result.quant = make_quant_config(scheme, spec, w1.weight(), w2.weight());
-  load_biases(source, slice, result.quant);
+  load_biases(source, slice, finite, result.quant);
+  finite.mark(result);
   return result;
 }
 

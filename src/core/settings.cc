@@ -29,6 +29,8 @@ constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_LINK_MB_PER_S", "as fast as memory is",
      "slows rank threads down: the speed from one to another"},
     {"MOEBIUS_CHUNK_TOKENS", "32768", "rows per pass through the experts"},
+    {"MOEBIUS_ALLOW_NONFINITE", "0",
+     "1 loads experts with NaN or infinite weights, whose outputs are NaN when quantized"},
     {"MOEBIUS_QUANT", "first that accepts", "forces a quantization implementation"},
     {"MOEBIUS_ROUTER", "first that accepts", "forces a router implementation"},
     {"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation"},

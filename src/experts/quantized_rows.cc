@@ -119,7 +119,7 @@ RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
   }
   const bool is_nvfp4 = spec_->format == QuantFormat::kNvfp4;
   const Tensor& constant = is_nvfp4 ? global_scale_ : static_scale_;
-  const bool over_all_rows = is_nvfp4 || spec_->group.is_per_tensor();
+  const bool over_all_rows = spec_->group.is_per_tensor();
   per_expert_ =
       constant ? constant.numel() > 1 : over_all_rows && format == ActivationFormat::kBatched;
 }

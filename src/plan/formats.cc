@@ -105,6 +105,9 @@ Formats stored_formats(const checkpoint::WeightScheme& stored, bool quantize_act
   if (stored.is_asymmetric) {
     tensors.w1_zero_point = tensors.w2_zero_point = Tensor::zeros({1, 1, 1}, DType::kU8);
   }
+  if (stored.format == WeightFormat::kNvfp4) {  // such checkpoints have input scales
+    tensors.a1_gscale = tensors.a2_gscale = Tensor::zeros({1}, DType::kF32);
+  }
   Formats formats;
   formats.name = name_of(stored, quantize_activations && stored.quantizes_activations);
   formats.quant = checkpoint::stored_quant_config(stored, quantize_activations, tensors);

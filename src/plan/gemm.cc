@@ -71,17 +71,18 @@ cuda::RowFacts row_facts(const Deployment& d, const cuda::WeightFacts& weights) 
   if (!spec) {
     return {.dtype = d.layer.dtype};
   }
-  const bool is_nvfp4 = spec->format == QuantFormat::kNvfp4;
+  const bool divides = spec->format == QuantFormat::kNvfp4 && !spec->global_scale_per_row;
+  const bool holds_scales = is_ocp_mx(spec->format) || spec->global_scale_per_row;
   const bool widens = spec->format == QuantFormat::kFp8 && spec->group.col < 1 &&
                       cuda::wants_bf16_codes(weights, hopper());
   cuda::RowFacts facts;
   facts.dtype = widens || quant::scaled_codes_fit_bf16(spec->format) ? DType::kBF16
                                                                      : storage_dtype(spec->format);
-  facts.scales = is_nvfp4 || spec->group.is_per_tensor() ? cuda::RowScales::kAll
-                 : is_ocp_mx(spec->format)               ? cuda::RowScales::kNone
-                                                         : cuda::RowScales::kPerRow;
+  facts.scales = divides || spec->group.is_per_tensor() ? cuda::RowScales::kAll
+                 : holds_scales                         ? cuda::RowScales::kNone
+                                                        : cuda::RowScales::kPerRow;
   facts.block = spec->group.col > 0 ? spec->group.col : weights.k;
-  facts.divides = is_nvfp4;
+  facts.divides = divides;
   return facts;
 }
 

@@ -254,9 +254,7 @@ bool LayerProblem::scales_over_rows() const {
   if (!spec || experts_.precision == Precision::kF64) {
     return false;
   }
-  return spec->format == QuantFormat::kNvfp4
-             ? !weights_.quant.a1.alpha_or_gscale.defined()
-             : spec->group.is_per_tensor() && !weights_.quant.a1.scale.defined();
+  return spec->group.is_per_tensor() && !weights_.quant.a1.scale.defined();
 }
 
 struct LayerProblem::Selection {

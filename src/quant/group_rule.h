@@ -154,7 +154,22 @@ constexpr float tensor_scale(QuantFormat format, float absmax) {
   }
 }
 
-// `tensor_scale` is the result of the function above; formats without such a scale ignore it.
+// nvfp4 with a global scale per row: the largest power of two with which the scale of a row's
+// largest group is an e4m3 number; the scale of a zero row is 1.  Within these bounds it and all
+// scales of groups, and their reciprocals, are normal numbers.
+constexpr float row_global_scale(float absmax) {
+  constexpr float kLeast = 0x1p-117f;  // for the largest f32
+  constexpr float kLargest = 0x1p100f;
+  constexpr uint32_t kExponent = 0x7f800000u;
+  if (!(absmax > 0.0f)) {
+    return 1.0f;
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(kE4M3Max * kE2M1Max / absmax);
+  return detail::larger(detail::smaller(std::bit_cast<float>(bits & kExponent), kLargest), kLeast);
+}
+
+// `tensor_scale` is the result of one of the functions above; formats without such a scale ignore
+// it.
 constexpr GroupCode group_code(const QuantizeSpec& spec, const Range& range, float tensor_scale) {
   switch (spec.format) {
     case QuantFormat::kFp8:

@@ -48,7 +48,8 @@ void for_each_tensor(const QuantizeSpec& spec, int64_t rows, int64_t cols, const
     fn(&Quantized::zero_point, scales, DType::kU8, "zero point");
   }
   if (spec.format == QuantFormat::kNvfp4) {
-    fn(&Quantized::global_scale, Shape{1}, DType::kF32, "global scale");
+    fn(&Quantized::global_scale, Shape{spec.global_scale_per_row ? rows : 1}, DType::kF32,
+       "global scale");
   }
 }
 

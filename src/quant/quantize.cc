@@ -102,9 +102,16 @@ Tensor given_tensor_scale(const QuantizeSpec& spec,
     expect(spec.format == QuantFormat::kNvfp4, [&] {
       return fmt::format("a global scale is given with {}, expected nvfp4", name(spec.format));
     });
+    expect(!spec.global_scale_per_row, "a global scale is given, but every row has its own");
     expect_like(global_scale, {1}, DType::kF32, device, "global scale");
   }
   return global_scale;
+}
+
+// Whether one scale serves all rows.
+bool has_tensor_scale(const QuantizeSpec& spec) {
+  return spec.group.is_per_tensor() ||
+         (spec.format == QuantFormat::kNvfp4 && !spec.global_scale_per_row);
 }
 
 // The scale of the whole tensor, given or from the maximum; 0 when the spec has no such scale.
@@ -116,7 +123,7 @@ float resolve_tensor_scale(const RowKernels& kernels,
   if (given.defined()) {
     return given.data<float>()[0];
   }
-  if (spec.group.is_per_tensor() || spec.format == QuantFormat::kNvfp4) {
+  if (has_tensor_scale(spec)) {
     return tensor_scale(spec.format, absmax_of(kernels, x, stream));
   }
   return 0.0f;
@@ -230,11 +237,23 @@ void quantize_groups(const Walk& walk,
   }
 }
 
+// Finds and stores the global scale of a row.
+float put_row_global_scale(const Walk& walk, const Tensor& x, const Quantized& out, int64_t row) {
+  Range range;
+  walk.kernels.range(element(x, row, 0), x.dtype(), x.dim(1), x.dim(1), &range);
+  const float scale = row_global_scale(range.absmax());
+  out.global_scale.data<float>()[row] = scale;
+  return scale;
+}
+
 // Quantizes all of x on the calling thread.  REQUIRES: the outputs are valid; x starts at a row
 // group.
 void quantize_rows(const Walk& walk, const Tensor& x, const Quantized& out, float tensor_scale) {
   const Groups& g = walk.groups;
   for (int64_t row_group = 0; row_group * g.group_rows < x.dim(0); ++row_group) {
+    if (walk.spec.global_scale_per_row) {
+      tensor_scale = put_row_global_scale(walk, x, out, row_group);
+    }
     for (int64_t first = 0; first < g.num_col_groups; first += kMaxGroups) {
       quantize_groups(walk, x, out, row_group, first,
                       std::min(g.num_col_groups, first + kMaxGroups), tensor_scale);
@@ -246,17 +265,18 @@ void store_tensor_scale(const Quantized& out, const QuantizeSpec& spec, float te
   if (spec.group.is_per_tensor()) {
     out.scale.data<float>()[0] = tensor_scale;
   }
-  if (spec.format == QuantFormat::kNvfp4) {
+  if (spec.format == QuantFormat::kNvfp4 && !spec.global_scale_per_row) {
     out.global_scale.data<float>()[0] = tensor_scale;
   }
 }
 
-float decode_scale(const Quantized& q, int64_t i) {
+float decode_scale(const Quantized& q, int64_t row, int64_t i) {
   switch (q.scale.dtype()) {
     case DType::kE8M0:
       return e8m0_to_float(q.scale.data<uint8_t>()[i]);
     case DType::kF8E4M3:
-      return static_cast<float>(q.scale.data<F8E4M3>()[i]) / q.global_scale.data<float>()[0];
+      return static_cast<float>(q.scale.data<F8E4M3>()[i]) /
+             q.global_scale.data<float>()[q.global_scale.numel() > 1 ? row : 0];
     default:
       return q.scale.data<float>()[i];
   }
@@ -280,7 +300,7 @@ void dequantize_rows(
       const int64_t last = std::min(g.num_col_groups, first + kMaxGroups);
       for (int64_t j = first; j < last; ++j) {
         const int64_t i = walk.scale_index(row / g.group_rows, j);
-        scales[static_cast<size_t>(j - first)] = decode_scale(q, i);
+        scales[static_cast<size_t>(j - first)] = decode_scale(q, row, i);
         zero_points[static_cast<size_t>(j - first)] = decode_zero_point(q, walk.spec, i);
       }
       const int64_t col = first * g.group_cols;
@@ -324,6 +344,8 @@ void quantize(const Tensor& x,
       const int64_t last = ceil_div(end, walk.groups.group_rows);
       part.scale = out.scale.slice(first, last);
       part.zero_point = spec.asymmetric ? out.zero_point.slice(first, last) : Tensor{};
+      part.global_scale =
+          spec.global_scale_per_row ? out.global_scale.slice(begin, end) : out.global_scale;
     }
     quant::quantize_rows(walk, x.slice(begin, end), part, scale);
   });

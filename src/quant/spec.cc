@@ -79,9 +79,7 @@ Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols) {
 
 bool scales_over_rows(const QuantDesc& activations) {
   const auto spec = activation_spec(activations);
-  return spec && (spec->format == QuantFormat::kNvfp4
-                      ? !activations.alpha_or_gscale.defined()
-                      : spec->group.is_per_tensor() && !activations.scale.defined());
+  return spec && spec->group.is_per_tensor() && !activations.scale.defined();
 }
 
 }  // namespace quant
@@ -100,6 +98,9 @@ Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols)
         fmt::format("power-of-two scales for {} groups of {{{}, {}}}, expected fp8 "
                     "blocks",
                     format, spec.group.row, spec.group.col));
+  }
+  if (spec.global_scale_per_row && spec.format != QuantFormat::kNvfp4) {
+    return Support::no(fmt::format("a global scale per row of {}, expected nvfp4", format));
   }
   if (spec.asymmetric && spec.format != QuantFormat::kInt4) {
     return Support::no(fmt::format("asymmetric {}, expected int4", format));
@@ -131,6 +132,9 @@ Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t col
 
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
   auto spec = common_spec(desc);
+  if (spec && spec->format == QuantFormat::kNvfp4) {
+    spec->global_scale_per_row = !desc.alpha_or_gscale.defined();
+  }
   if (spec && has_blocks(desc)) {
     spec->group = {1, desc.shape->col};  // weights have blocks, activations have groups in a row
     spec->power_of_two_scale = desc.power_of_two_scale;

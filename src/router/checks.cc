@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/index_text.h"
 #include "moebius/error.h"
 
 namespace moebius::router {
@@ -22,12 +23,7 @@ void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what) {
 }
 
 std::string element_name(std::string_view what, const Shape& shape, int64_t index) {
-  std::string text;
-  for (int i = shape.size() - 1; i >= 0; --i) {
-    text = fmt::format("{}{}{}", index % shape[i], text.empty() ? "" : ", ", text);
-    index /= shape[i];
-  }
-  return fmt::format("{}[{}]", what, text);
+  return fmt::format("{}{}", what, index_text(shape, index));
 }
 
 }  // namespace moebius::router

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <regex>
 
@@ -145,6 +146,61 @@ TEST(Run, QuantizingAtLoadPassesItsCheck) {
        {"fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "mxfp4_w4a16", "nvfp4"}) {
     const CommandResult result = run_command(run_tiny("--check --repeat 1 --quant") + scheme);
     EXPECT_EQ(result.exit_code, 0) << scheme << ": " << result.err << result.out;
+  }
+}
+
+// Activations of nvfp4 are scaled by what they are, on every backend and however large they are.
+TEST(Run, Nvfp4AtLoadPassesItsCheckAtEveryMagnitude) {
+  const ScratchFolder scratch;
+  const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
+  const std::string file = scratch / "in.safetensors";
+  for (const float magnitude : {1e-3f, 1.0f, 2.0f, 100.0f, 1e4f}) {
+    const Tensor x = Tensor::empty({33, hidden}, DType::kBF16);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const auto t = static_cast<float>(i);
+      set_float(x, i, magnitude * 4.0f * std::sin(0.7f * t) * std::cos(1.3f * t * t));
+    }
+    std::filesystem::remove(file);
+    write_safetensors(file, {{"x", x}});
+    for (const char* spread : {"--ranks 1", "--ranks 2 --all2all high_throughput",
+                               "--ranks 2 --all2all low_latency", "--tp 2 --no-ep"}) {
+      const CommandResult result =
+          run_command(run_tiny({"--input", file}) + "--quant nvfp4 --check --repeat 1" + spread);
+      EXPECT_EQ(result.exit_code, 0) << magnitude << " " << spread << result.err << result.out;
+    }
+  }
+}
+
+// A token's output does not depend on the tokens beside it.
+TEST(Run, Nvfp4AtLoadGivesATokenTheSameBitsInAnyCompany) {
+  const ScratchFolder scratch;
+  const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
+  Tensor x = Tensor::empty({9, hidden}, DType::kBF16);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const auto t = static_cast<float>(i);
+    // Every token is ten times as large as the one before.
+    set_float(x, i, std::sin(0.7f * t * t) * std::pow(10.0f, static_cast<float>(i / hidden - 4)));
+  }
+  const auto output_of = [&](const Tensor& input, const char* spread) {
+    const std::string in = scratch / "in.safetensors";
+    const std::string out = scratch / "out.safetensors";
+    std::filesystem::remove(in);
+    write_safetensors(in, {{"x", input}});
+    run_for_json(run_tiny({"--input", in, "--output", out}) + "--quant nvfp4 --repeat 1" + spread);
+    return Safetensors(out).tensor("output").clone();
+  };
+  const Tensor all = output_of(x, "--ranks 1");
+  for (int64_t t = 0; t < 9; ++t) {
+    const Tensor alone = output_of(x.slice(t, t + 1), "--ranks 1");
+    EXPECT_EQ(std::memcmp(alone.raw(), all[t].raw(), static_cast<size_t>(alone.nbytes())), 0) << t;
+  }
+  const Tensor spread = output_of(x, "--ranks 3 --all2all allgather_reducescatter");
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    // Sums of experts on several ranks are rounded once more.
+    EXPECT_NEAR(get_float(spread, i), get_float(all, i),
+                0.02f * std::abs(get_float(all, i)) +
+                    1e-3f * std::pow(10.0f, static_cast<float>(i / hidden - 4)))
+        << i;
   }
 }
 

@@ -49,15 +49,18 @@ inline std::vector<QuantizeSpec> all_specs() {
                                    QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp8}) {
     specs.push_back({format, {1, 32}});
   }
-  specs.push_back({QuantFormat::kNvfp4, {1, 16}});
+  for (const bool per_row : {false, true}) {
+    specs.push_back({QuantFormat::kNvfp4, {1, 16}, false, false, per_row});
+  }
   return specs;
 }
 
 inline std::string describe(const QuantizeSpec& spec, const Tensor& x) {
   return std::string(name(spec.format)) + " {" + std::to_string(spec.group.row) + ", " +
          std::to_string(spec.group.col) + "}" + (spec.asymmetric ? " asymmetric" : "") +
-         (spec.power_of_two_scale ? " power of two" : "") + " of " + std::string(name(x.dtype())) +
-         " " + to_string(x.shape());
+         (spec.power_of_two_scale ? " power of two" : "") +
+         (spec.global_scale_per_row ? " global scale per row" : "") + " of " +
+         std::string(name(x.dtype())) + " " + to_string(x.shape());
 }
 
 // The kinds of values that a matrix is filled with.

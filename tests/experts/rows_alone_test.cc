@@ -64,6 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "int4_w4a16",
                                          "fp8_wide_groups",
                                          "mxfp4_w4a16",
+                                         "nvfp4",
                                          "nvfp4_static")),
     [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
 

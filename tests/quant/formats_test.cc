@@ -397,6 +397,73 @@ TEST(Nvfp4, GlobalScaleDefaultsToTheTensorsMaximum) {
   EXPECT_EQ(floats(quantize(padded_row({}, 16), spec).global_scale), Floats{1});
 }
 
+constexpr QuantizeSpec kNvfp4Rows{
+    .format = QuantFormat::kNvfp4, .group = {1, 16}, .global_scale_per_row = true};
+
+// 448 * 6 / 6 = 448, and the largest power of two below is 256.
+TEST(Nvfp4Rows, GlobalScaleIsThePowerOfTwoBelowThatOfTheMaximum) {
+  const Quantized q = quantize(padded_row({6, -3}, 32), kNvfp4Rows);
+  EXPECT_EQ(floats(q.global_scale), Floats{256});
+  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0x78, 0x00}));
+  EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0xd7});
+  EXPECT_EQ(dequantized(q, kNvfp4Rows)[0], 6);
+  EXPECT_EQ(floats(quantize(padded_row({}, 16), kNvfp4Rows).global_scale), Floats{1});
+}
+
+TEST(Nvfp4Rows, ARowDependsOnNoOther) {
+  const Floats magnitudes = {1e-3f, 1.0f, 1e30f};
+  Floats values(96);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 13) * magnitudes[i / 32];
+  }
+  const Tensor x = tensor_of({3, 32}, values);
+  const Quantized all = quantize(x, kNvfp4Rows);
+  EXPECT_EQ(all.global_scale.shape(), Shape{3});
+  const Floats back = dequantized(all, kNvfp4Rows);
+  for (int64_t row = 0; row < 3; ++row) {
+    const Quantized alone = quantize(x.slice(row, row + 1), kNvfp4Rows);
+    EXPECT_EQ(raw_bytes(alone.values), raw_bytes(all.values.slice(row, row + 1)));
+    EXPECT_EQ(raw_bytes(alone.scale), raw_bytes(all.scale.slice(row, row + 1)));
+    EXPECT_EQ(floats(alone.global_scale)[0], floats(all.global_scale)[static_cast<size_t>(row)]);
+    for (size_t i = 0; i < 32; ++i) {
+      const size_t at = static_cast<size_t>(row) * 32 + i;
+      EXPECT_NEAR(back[at], values[at], 0.18f * 12 * magnitudes[static_cast<size_t>(row)]);
+    }
+  }
+}
+
+// Codes are the same whatever power of two a row is multiplied by, to the ends of f32.
+TEST(Nvfp4Rows, MagnitudesDoNotMatter) {
+  const Floats base = {1.0f, -0.3f, 0.7f, 1.9f};
+  const Quantized expected = quantize(padded_row(base, 16), kNvfp4Rows);
+  for (const float factor : {0x1p-88f, 0x1p-10f, 0x1p14f, 0x1p126f}) {
+    Floats scaled = base;
+    for (float& v : scaled) {
+      v *= factor;
+    }
+    const Quantized q = quantize(padded_row(scaled, 16), kNvfp4Rows);
+    EXPECT_EQ(raw_bytes(q.values), raw_bytes(expected.values)) << factor;
+    EXPECT_EQ(raw_bytes(q.scale), raw_bytes(expected.scale)) << factor;
+    EXPECT_EQ(floats(q.global_scale)[0], floats(expected.global_scale)[0] / factor) << factor;
+  }
+  for (const float tiny : {1e-45f, 1e-38f, 1e-30f}) {
+    const Quantized q = quantize(padded_row({tiny, -tiny}, 16), kNvfp4Rows);
+    EXPECT_EQ(floats(q.global_scale), Floats{0x1p100f});
+    EXPECT_LE(std::abs(dequantized(q, kNvfp4Rows)[0]), 1.2f * tiny);
+  }
+}
+
+TEST(Nvfp4Rows, TakesNoOtherGlobalScaleAndNoOtherFormat) {
+  const Tensor x = padded_row({1}, 16);
+  Quantized q = allocate_quantized(kNvfp4Rows, 1, 16);
+  EXPECT_THROW(quantize(x, kNvfp4Rows, q, Stream{}, {}, tensor_of({1}, {1.0f})), InvalidArgument);
+  QuantizeSpec mx = kNvfp4Rows;
+  mx.format = QuantFormat::kMxfp4;
+  mx.group = {1, 32};
+  EXPECT_EQ(quantize_supported(mx, 1, 32).reason,
+            "a global scale per row of mxfp4, expected nvfp4");
+}
+
 // ---- what holds for all
 
 TEST(Quantize, ZeroRowsAreValid) {

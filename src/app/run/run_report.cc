@@ -27,6 +27,9 @@ std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view r
   text += spec->group.is_per_token()
               ? fmt::format(" per {}", row)
               : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col);
+  if (spec->global_scale_per_row) {
+    text += fmt::format(", scaled per {}", row);
+  }
   return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
 }
 

@@ -24,8 +24,8 @@ added up as the backend is documented to add it. Every element of every rank mus
 Experts on GPUs, which may choose the order of a sum by the number of rows, are held to `problems/gemm_tolerance.h` over a call and to `layer_tolerance()` in every row. The reference
 itself is held to float64 by `layer_tolerance()`, scheme by scheme.
 
-**Where a scale is taken of all rows at hand** (fp8 and int8 per tensor without a static scale, nvfp4
-without a global one), it depends on who has which rows: on one rank all, with `allgather_reducescatter`
+**Where a scale is taken of all rows at hand** (fp8 and int8 per tensor without a static scale), it
+depends on who has which rows: on one rank all, with `allgather_reducescatter`
 all before the experts and the rank's own between them, with `high_throughput` those the rank has
 received, in batched formats those of the expert. Of a call in micro-batches it is those of one. The
 reference takes them likewise.

@@ -32,6 +32,7 @@ struct DequantizeArgs {
   const void* scale;
   DType scale_dtype;
   const float* global_scale;
+  bool has_global_scale_per_row;
   const uint8_t* zero_point;  // nullptr: default_zero_point everywhere
   float default_zero_point;
   void* out;
@@ -57,7 +58,8 @@ __device__ __forceinline__ GroupValue group_value(const DequantizeArgs& a,
       value.scale = e8m0_to_float(static_cast<const uint8_t*>(a.scale)[i]);
       break;
     case DType::kF8E4M3:
-      value.scale = decode1(Code::kE4M3, static_cast<const uint8_t*>(a.scale)[i]) / *a.global_scale;
+      value.scale = decode1(Code::kE4M3, static_cast<const uint8_t*>(a.scale)[i]) /
+                    a.global_scale[a.has_global_scale_per_row ? row : 0];
       break;
     default:
       value.scale = static_cast<const float*>(a.scale)[i];
@@ -118,6 +120,7 @@ void dequantize(const Quantized& q, const QuantizeSpec& spec, const Tensor& out,
   a.scale = q.scale.raw();
   a.scale_dtype = q.scale.dtype();
   a.global_scale = q.global_scale ? q.global_scale.data<float>() : nullptr;
+  a.has_global_scale_per_row = spec.global_scale_per_row;
   a.zero_point = spec.asymmetric ? q.zero_point.data<uint8_t>() : nullptr;
   a.default_zero_point = spec.format == QuantFormat::kInt4 ? 8.0f : 0.0f;
   a.out = out.raw();

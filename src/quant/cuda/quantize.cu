@@ -55,7 +55,7 @@ struct Args {
   Groups groups;
   bool is_per_tensor;
   const void* x;
-  const float* tensor_scale;  // nullptr: there is none
+  const float* tensor_scale;  // [1], or [rows] with spec.global_scale_per_row; nullptr: none
   // The outputs of quantize; all of them are nullptr when `dequantized` is given.
   uint8_t* codes;
   void* scale;  // nullptr per tensor
@@ -108,10 +108,21 @@ __device__ constexpr QuantFormat format_of(Encode how, QuantFormat given) {
   }
 }
 
+// The scale of group `index` that other groups share.  Groups past the end take that of the last
+// row.
+__device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t index) {
+  if (a.tensor_scale == nullptr) {
+    return 0.0f;
+  }
+  const int64_t row =
+      a.spec.global_scale_per_row ? min(index / a.groups.num_col_groups, a.rows - 1) : 0;
+  return a.tensor_scale[row];
+}
+
 // Computes the factors of group `index`; the thread with is_writer stores scale and zero point.
 __device__ __forceinline__ GroupFactors make_group(
     const Args& a, const QuantizeSpec& spec, const Range& range, int64_t index, bool is_writer) {
-  const float tensor_scale = a.tensor_scale != nullptr ? *a.tensor_scale : 0.0f;
+  const float tensor_scale = tensor_scale_of(a, index);
   const GroupCode group = group_code(spec, range, tensor_scale);
   const DType dtype = scale_dtype_of(spec.format);
   if (is_writer && a.scale != nullptr) {
@@ -413,6 +424,27 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// scale[row] = the row's global scale.  A CTA takes a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    row_scales_kernel(const T* x, int64_t cols, bool is_aligned, float* scale) {
+  const T* row = x + int64_t{blockIdx.x} * cols;
+  Range range;
+  if (is_aligned) {
+    for (int64_t i = int64_t{threadIdx.x} * kVector; i < cols; i += int64_t{kThreads} * kVector) {
+      range.max = fmaxf(range.max, cuda::absmax(load_raw(row + i)));
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < cols; i += kThreads) {
+      include(range, load1(row + i), /*has_min=*/false);
+    }
+  }
+  range = reduced_over_block(range, /*has_min=*/false);
+  if (threadIdx.x == 0) {
+    scale[blockIdx.x] = row_global_scale(range.absmax());
+  }
+}
+
 __global__ void tensor_scale_kernel(QuantFormat format, float* absmax_to_scale) {
   *absmax_to_scale = tensor_scale(format, *absmax_to_scale);
 }
@@ -475,9 +507,30 @@ void launch_quantize(const Args& a, cudaStream_t stream) {
   cuda::check_launch("quantize_kernel");
 }
 
-// *scale = the tensor's scale, either the given one or the one from the maximum.
-void launch_tensor_scale(
-    const Tensor& x, QuantFormat format, const Tensor& given, float* scale, cudaStream_t stream) {
+void launch_row_scales(const Tensor& x, float* scale, cudaStream_t stream) {
+  if (x.dim(0) == 0) {
+    return;
+  }
+  cuda::visit_float(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const bool is_aligned = x.dim(1) % kVector == 0 && cuda::is_aligned(x.raw(), 16);
+    row_scales_kernel<T>
+        <<<grid_of(x.dim(0)), kThreads, 0, stream>>>(x.data<T>(), x.dim(1), is_aligned, scale);
+    cuda::check_launch("row_scales_kernel");
+  });
+}
+
+// *scale = the tensor's scale, either the given one or the one from the maximum.  With
+// global_scale_per_row there is a scale for each row.
+void launch_tensor_scale(const Tensor& x,
+                         const QuantizeSpec& spec,
+                         const Tensor& given,
+                         float* scale,
+                         cudaStream_t stream) {
+  if (spec.global_scale_per_row) {
+    launch_row_scales(x, scale, stream);
+    return;
+  }
   if (given.defined()) {
     cuda::check_cuda(
         cudaMemcpyAsync(scale, given.raw(), sizeof(float), cudaMemcpyDeviceToDevice, stream),
@@ -497,7 +550,7 @@ void launch_tensor_scale(
       cuda::check_launch("absmax_kernel");
     }
   });
-  tensor_scale_kernel<<<1, 1, 0, stream>>>(format, scale);
+  tensor_scale_kernel<<<1, 1, 0, stream>>>(spec.format, scale);
   cuda::check_launch("tensor_scale_kernel");
 }
 
@@ -533,7 +586,7 @@ void quantize(const Tensor& x,
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {
     float* scale = (a.is_per_tensor ? out.scale : out.global_scale).data<float>();
-    launch_tensor_scale(x, spec.format, given_scale, scale, stream);
+    launch_tensor_scale(x, spec, given_scale, scale, stream);
     a.tensor_scale = scale;
   }
   a.codes = static_cast<uint8_t*>(out.values.raw());
@@ -552,9 +605,11 @@ void quantize_dequantize(const Tensor& x,
   std::shared_ptr<void> scale;
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {
-    scale = cuda::allocate_on(sizeof(float), on.native_handle(), on.device().index);
+    const int64_t num_scales = spec.global_scale_per_row ? std::max<int64_t>(1, a.rows) : 1;
+    scale = cuda::allocate_on(static_cast<size_t>(num_scales) * sizeof(float), on.native_handle(),
+                              on.device().index);
     auto* value = static_cast<float*>(scale.get());
-    launch_tensor_scale(x, spec.format, given_scale, value, stream);
+    launch_tensor_scale(x, spec, given_scale, value, stream);
     a.tensor_scale = value;
   }
   a.dequantized = out.raw();

@@ -40,9 +40,9 @@ RowForm row_form(const RowQuantizer& a, const QuantDesc& w, Operand operand) {
   return group <= 0 || has_groups_of_weight ? RowForm::kCodes : RowForm::kValues;
 }
 
-// nvfp4 values become bf16 as code times block scale, which bf16 holds exactly.  The global scale
-// is left to the weights' alphas, which were divided by it.  Undefined where rows or weights are
-// not so.
+// nvfp4 values become bf16 as code times block scale, which bf16 holds exactly.  A given global
+// scale is left to the weights' alphas, which were divided by it; one of each row is a power of two
+// and stays in the values.  Undefined where rows or weights are not so.
 Tensor exact_factor(const QuantDesc& a, const QuantDesc& w, Operand operand) {
   const bool both = a.format == QuantFormat::kNvfp4 && w.format == QuantFormat::kNvfp4;
   return both && operand == Operand::kBF16 ? a.alpha_or_gscale : Tensor();

@@ -28,11 +28,6 @@ Support bf16_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
                        std::string(name(desc.in_dtype)));
   }
   const QuantConfig& q = weights.quant;
-  for (const QuantDesc* a : {&q.a1, &q.a2}) {
-    if (a->format == QuantFormat::kNvfp4 && quant::scales_over_rows(*a)) {
-      return Support::no("nvfp4 activations without a global scale are no values of bf16");
-    }
-  }
   for (const auto& [w, w_desc] : {std::pair{&weights.w1, &q.w1}, std::pair{&weights.w2, &q.w2}}) {
     if (!w_desc->format && w->dtype() != DType::kBF16) {
       return Support::no(std::string("products of bf16 would lose bits of weights in ") +

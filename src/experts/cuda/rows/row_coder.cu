@@ -35,7 +35,7 @@ struct Args {
   int num_groups;             // per row
   int lanes;                  // that share a scale, with eight elements each; up to a warp
   int chunk;                  // elements of a row that a warp quantizes
-  const float* tensor_scale;  // [1] or [G]; nullptr: a scale per group
+  const float* tensor_scale;  // [1], [G] or, for each row's global scale, [rows]; nullptr: none
   bool is_per_expert;         // tensor_scale is
   float* scale;               // per group; nullptr: not stored
   void* values;
@@ -49,21 +49,30 @@ __device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
   return v;
 }
 
-// The block scale that values in bf16 are multiplied by.
-__device__ __forceinline__ float block_scale(QuantFormat format, const quant::GroupCode& group) {
-  switch (format) {
+// The block scale that values in bf16 are multiplied by.  A global scale of the row is a power of
+// two, so that it goes into the values, too.
+__device__ __forceinline__ float block_scale(const QuantizeSpec& spec,
+                                             const quant::GroupCode& group,
+                                             float tensor_scale) {
+  switch (spec.format) {
     case QuantFormat::kFp8:
       return 1.0f;
-    case QuantFormat::kNvfp4:
-      return quant::device::decode1(quant::Code::kE4M3, group.scale_code);
+    case QuantFormat::kNvfp4: {
+      const float scale = quant::device::decode1(quant::Code::kE4M3, group.scale_code);
+      return spec.global_scale_per_row ? scale / tensor_scale : scale;
+    }
     default:
       return e8m0_to_float(group.scale_code);
   }
 }
 
 __device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t row) {
-  return a.tensor_scale != nullptr ? a.tensor_scale[a.is_per_expert ? group_of(a.rows, row) : 0]
-                                   : 0.0f;
+  if (a.tensor_scale == nullptr) {
+    return 0.0f;
+  }
+  return a.tensor_scale[a.spec.global_scale_per_row ? row
+                        : a.is_per_expert           ? group_of(a.rows, row)
+                                                    : 0];
 }
 
 // Quantizes and stores eight elements of a row from element i on.
@@ -118,9 +127,10 @@ __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_c
       }
       range.max = largest_of_lanes(range.max, a.lanes);
     }
-    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale_of(a, row));
+    const float tensor_scale = tensor_scale_of(a, row);
+    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale);
     const auto factor = quant::device::make_factor(group.factor, group.zero_point);
-    const float scale = a.is_bf16 ? block_scale(a.spec.format, group) : 1.0f;
+    const float scale = a.is_bf16 ? block_scale(a.spec, group, tensor_scale) : 1.0f;
     if (own < end) {
       if (a.scale != nullptr && own % a.group == 0) {
         a.scale[row * a.num_groups + own / a.group] = group.scale;
@@ -163,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant_
       const uint32_t bits = quant::device::encode1(a.how, load1(x + i), factor);
       if (a.is_bf16) {
         store1(static_cast<BFloat16*>(a.values) + row * a.k + i,
-               quant::device::decode1(a.code, bits) * block_scale(a.spec.format, group));
+               quant::device::decode1(a.code, bits) * block_scale(a.spec, group, tensor_scale));
       } else {
         static_cast<uint8_t*>(a.values)[row * a.k + i] = static_cast<uint8_t>(bits);
       }
@@ -216,6 +226,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Sets scale[row] to the global scale of each row in use.  A warp takes a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    row_scales_kernel(const __grid_constant__ Args a, float* scale) {
+  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first = span.begin + int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  for (int64_t row = first; row < span.end; row += int64_t{gridDim.x} * kWarps) {
+    const T* x = static_cast<const T*>(a.x) + row * a.k;
+    float max = 0.0f;
+    if (a.has_vectors) {
+      for (int i = lane * kVector; i < a.k; i += kWarp * kVector) {
+        max = fmaxf(max, absmax(load_raw(x + i)));
+      }
+    } else {
+      for (int i = lane; i < a.k; i += kWarp) {
+        max = fmaxf(max, fabsf(load1(x + i)));
+      }
+    }
+    max = largest_of_lanes(max, kWarp);
+    if (lane == 0) {
+      scale[row] = quant::row_global_scale(max);
+    }
+  }
+}
+
 __global__ void scales_kernel(QuantFormat format, float* largest_to_scale, int n) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
     largest_to_scale[i] = quant::tensor_scale(format, largest_to_scale[i]);
@@ -238,7 +274,9 @@ RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const Weig
     return;
   }
   const bool is_nvfp4 = spec_->format == QuantFormat::kNvfp4;
-  if (is_nvfp4 || spec_->group.is_per_tensor()) {
+  if (spec_->global_scale_per_row) {
+    scales_ = RowScales::kNone;  // values hold their scales
+  } else if (is_nvfp4 || spec_->group.is_per_tensor()) {
     constant_ = is_nvfp4 ? desc.alpha_or_gscale : desc.scale;
     const bool is_per_expert =
         constant_ ? constant_.numel() > 1 : experts.format == ActivationFormat::kBatched;
@@ -259,18 +297,19 @@ DType RowCoder::dtype() const {
 
 RowFacts RowCoder::facts(int64_t k) const {
   const int64_t block = spec_->group.col > 0 ? spec_->group.col : k;
-  return {dtype(), scales_, scales_ == RowScales::kPerRow ? block : 0,
-          spec_->format == QuantFormat::kNvfp4};
+  return {dtype(), scales_, scales_ == RowScales::kPerRow ? block : 0, divides()};
 }
 
 RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
   RowOperand out;
   out.scales = scales_;
-  out.divides = spec_->format == QuantFormat::kNvfp4;
+  out.divides = divides();
   out.values = scratch.take({rows, k}, dtype());
   if (scales_ == RowScales::kPerRow) {
     out.block = spec_->group.col > 0 ? spec_->group.col : k;
     out.scale = scratch.take({rows, ceil_div(k, out.block)}, DType::kF32);
+  } else if (spec_->global_scale_per_row) {
+    out.scale = scratch.take({rows}, DType::kF32);  // only encode() reads it
   } else if (scales_ != RowScales::kNone) {
     out.scale = is_dynamic()
                     ? scratch.take({scales_ == RowScales::kAll ? 1 : num_experts_}, DType::kF32)
@@ -337,9 +376,9 @@ void RowCoder::encode(const Tensor& x,
   a.is_bf16 = dtype() == DType::kBF16;
   const bool is_over_rows = scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
   float* largest = nullptr;
-  if (is_over_rows) {
+  if (is_over_rows || spec_->global_scale_per_row) {
     a.tensor_scale = out.scale.data<float>();
-    largest = is_dynamic() ? out.scale.data<float>() : nullptr;
+    largest = is_over_rows && is_dynamic() ? out.scale.data<float>() : nullptr;
   }
   const int sms = num_sms(index);
   visit_float(x.dtype(), [&](auto type) {
@@ -352,6 +391,11 @@ void RowCoder::encode(const Tensor& x,
       check_launch("largest_kernel");
       scales_kernel<<<1, kThreads, 0, stream>>>(spec_->format, largest, static_cast<int>(n));
       check_launch("scales_kernel");
+    }
+    if (spec_->global_scale_per_row) {
+      row_scales_kernel<T><<<span_grid(rows, x.dim(0), kWarps, sms), kThreads, 0, stream>>>(
+          a, out.scale.data<float>());
+      check_launch("row_scales_kernel");
     }
     const bool takes_vectors = a.has_vectors && a.lanes > 0;
     const int units = takes_vectors ? (a.k + a.chunk - 1) / a.chunk : a.num_groups;  // of a row

@@ -49,6 +49,9 @@ class RowCoder {
 
  private:
   bool is_dynamic() const { return !constant_; }
+  bool divides() const {
+    return spec_->format == QuantFormat::kNvfp4 && !spec_->global_scale_per_row;
+  }
 
   std::optional<QuantizeSpec> spec_;
   Tensor constant_;  // static or global scale [1] or [L]; undefined: scales come from the rows
