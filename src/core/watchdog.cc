@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "core/awake_deadline.h"
 #include "core/start_thread.h"
-#include "moebius/deadline.h"
 
 namespace moebius {
 
@@ -25,18 +25,12 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch(std::chrono::milliseconds timeout) {
-  // Looks at the clock this often, to notice that the process was stopped.
   const auto pause = timeout / 8;
   std::unique_lock lock(mutex_);
-  Deadline deadline = Deadline::after(timeout);
-  auto last_look = Deadline::Clock::now();
+  AwakeDeadline deadline(timeout);
   while (!deadline.expired()) {
     if (changed_.wait_for(lock, pause, [this] { return is_over_; })) {
       return;
-    }
-    const auto now = Deadline::Clock::now();
-    if (now - std::exchange(last_look, now) > timeout / 2) {
-      deadline = Deadline::after(timeout);
     }
   }
   lock.unlock();

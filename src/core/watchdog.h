@@ -14,9 +14,8 @@ namespace moebius {
 
 class Watchdog {
  public:
-  // Calls on_expiry() on a thread of its own, unless it is destroyed within `timeout`.  A process
-  // that was stopped meanwhile (by a signal, or with its machine) gets the whole timeout again.
-  // Throws Error where the thread cannot be started.
+  // Calls on_expiry() on a thread of its own, unless it is destroyed within `timeout`, which is
+  // that of an AwakeDeadline.  Throws Error where the thread cannot be started.
   Watchdog(std::chrono::milliseconds timeout, std::function<void()> on_expiry);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -108,12 +108,13 @@ def run(case, options, model, folder):
             hit = False
     stopped_at = time.monotonic()
     wrong = None
-    launcher_hangs = False
+    launcher_hangs = was_last = False
     try:
         job.wait(timeout=2 * TIMEOUT_S + START_S)
     except subprocess.TimeoutExpired:
         running = {p for p in pids_in(folder) if is_alive(p)}
-        launcher_hangs = case.over_mpi and (not running or running == {pid} and case.signal == signal.SIGSTOP)
+        was_last = running == {pid} and case.signal == signal.SIGSTOP
+        launcher_hangs = case.over_mpi and (not running or was_last)
         wrong = None if launcher_hangs else f"did not end within {2 * TIMEOUT_S + START_S} s"
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
@@ -131,8 +132,8 @@ def run(case, options, model, folder):
     ended = f"code {job.returncode}, {len(lines)} lines, {'output' if has_output else 'no output'}"
     ended += ", ended by this test" if launcher_hangs else ""
     # The last process to end was hit when nobody waited for it any more.
-    was_last = not lines and (left_running if launcher_hangs else case.recovers and took < TIMEOUT_S / 2)
-    if wrong or was_last:
+    was_last = was_last or case.recovers and took < TIMEOUT_S / 2
+    if wrong or was_last and not lines:
         pass
     elif left_running:
         wrong = f"processes are left: {left_running}"

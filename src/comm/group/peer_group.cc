@@ -13,6 +13,7 @@
 #include "comm/group/node_memory.h"
 #include "comm/group/peer_exchange.h"
 #include "comm/group/started.h"
+#include "core/awake_deadline.h"
 #include "core/backoff.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
@@ -152,8 +153,7 @@ void PeerGroup::wait_for(const Wait& wait) {
   if (check(wait)) {
     return;
   }
-  Deadline deadline = Deadline::after(timeout_);
-  auto last_look = Deadline::Clock::now();
+  AwakeDeadline deadline(timeout_);
   Backoff backoff(num_neighbours_, num_cpus_);
   // Its destructor also runs when an exception leaves this function.
   struct Shown {
@@ -172,13 +172,8 @@ void PeerGroup::wait_for(const Wait& wait) {
       }
       group->show_waiting(-1, {});
     }
-  } shown{this, last_look};
+  } shown{this, Deadline::Clock::now()};
   while (!check(wait)) {
-    // A process that was stopped did not look at its peers meanwhile, so it waits once more.
-    const auto now = Deadline::Clock::now();
-    if (now - std::exchange(last_look, now) > timeout_ / 2) {
-      deadline = Deadline::after(timeout_);
-    }
     if (deadline.expired()) {
       fail_late(wait);
     }

@@ -18,6 +18,7 @@
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
 #include "comm/group/mpi/shared_segments.h"
+#include "core/awake_deadline.h"
 #include "core/cpu_sets.h"
 #include "core/watchdog.h"
 #include "core/worker_team.h"
@@ -341,7 +342,7 @@ Placement place_ranks(int ranks_per_node) {
 // the others have come, and is then missed in the second.
 void await_all_ranks(std::chrono::milliseconds timeout) {
   constexpr int kBarriers = 2;
-  const Deadline deadline = Deadline::after(timeout);
+  AwakeDeadline deadline(timeout);
   for (; left_over.num_passed < kBarriers; ++left_over.num_passed) {
     if (left_over.barrier == MPI_REQUEST_NULL) {
       MPI_Ibarrier(MPI_COMM_WORLD, &left_over.barrier);

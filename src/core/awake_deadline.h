@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// AwakeDeadline: a deadline of a thread that looks at it again and again.  Where more than half of
+// the timeout lies between two looks, the process was stopped (by a signal, or with its machine).
+// It has not waited meanwhile, and there may be news for it, so the whole timeout begins anew.
+#pragma once
+
+#include <chrono>
+#include <utility>
+
+#include "moebius/deadline.h"
+
+namespace moebius {
+
+class AwakeDeadline {
+ public:
+  explicit AwakeDeadline(std::chrono::milliseconds timeout)
+      : timeout_(timeout), deadline_(Deadline::after(timeout)) {}
+
+  bool expired() {
+    const auto now = Deadline::Clock::now();
+    if (now - std::exchange(last_look_, now) > timeout_ / 2) {
+      deadline_ = Deadline::after(timeout_);
+    }
+    return deadline_.expired();
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  Deadline deadline_;
+  Deadline::Clock::time_point last_look_ = Deadline::Clock::now();
+};
+
+}  // namespace moebius
