@@ -15,11 +15,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/digest.h"
 #include "moebius/deadline.h"
 
 namespace moebius::comm {
@@ -43,9 +45,11 @@ int number_or(const std::optional<std::string>& text, int otherwise) {
   return text ? std::atoi(text->c_str()) : otherwise;
 }
 
-// A name that only processes of this user's job use.
+// A name that only processes of this user's job use, and that is short enough for a socket.
 std::string socket_name(const Job& job, std::string_view purpose) {
-  return fmt::format("moebius/{}/{}/{}", getuid(), job.name, purpose);
+  Digest digest;
+  digest.add(std::as_bytes(std::span(job.name)));
+  return fmt::format("moebius/{}/{:016x}/{}", getuid(), digest.value(), purpose);
 }
 
 // Calls bind() or connect() with an abstract name.
