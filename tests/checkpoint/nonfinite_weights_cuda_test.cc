@@ -16,7 +16,7 @@ TEST_F(NonfiniteWeightsCuda, ComeOutAsNanInEveryScheme) {
     const Checkpoint checkpoint(dir.path());
     for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
       SCOPED_TRACE(scheme.name);
-      EXPECT_GE(expect_nan_outputs(checkpoint, scheme.name, Stream::cuda()), 1);
+      EXPECT_GE(expect_nan_outputs(checkpoint, scheme.name, Stream::cuda(0)), 1);
     }
   }
 }
