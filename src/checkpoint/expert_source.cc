@@ -73,8 +73,8 @@ void StoredMatrix::copy_to(std::byte* dst,
   const int64_t elem_bytes = bits(dtype) / 8;
   const Range outer = is_transposed ? take_cols : take_rows;
   const Range inner = is_transposed ? take_rows : take_cols;
-  const int64_t begin = offset + outer.begin * stride;
-  const std::byte* src = files->bytes(tensor).bytes() + begin + inner.begin * elem_bytes;
+  const std::byte* src =
+      files->bytes(tensor).bytes() + offset + outer.begin * stride + inner.begin * elem_bytes;
   if (!is_transposed) {
     const auto row_bytes = static_cast<size_t>(inner.size() * elem_bytes);
     for (int64_t r = 0; r < outer.size(); ++r) {
@@ -86,8 +86,14 @@ void StoredMatrix::copy_to(std::byte* dst,
     assert(elem_bytes == 4);
     transpose<uint32_t>(src, stride, dst, dst_stride, take_rows.size(), take_cols.size());
   }
+}
+
+void StoredMatrix::release(Range take_rows, Range take_cols) const {
+  const Range outer = is_transposed ? take_cols : take_rows;
+  const Range inner = is_transposed ? take_rows : take_cols;
   if (outer.size() > 0) {
-    files->release(tensor, begin, begin + (outer.size() - 1) * stride + inner.end * elem_bytes);
+    files->release(tensor, offset + outer.begin * stride,
+                   offset + (outer.end - 1) * stride + inner.end * bits(dtype) / 8);
   }
 }
 

@@ -39,9 +39,12 @@ struct StoredMatrix {
   DType dtype = DType::kU8;
   bool is_transposed = false;
 
-  // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart, and releases
-  // the pages of the source.  The source may be unaligned.
+  // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart.  The source
+  // may be unaligned.
   void copy_to(std::byte* dst, int64_t dst_stride, Range take_rows, Range take_cols) const;
+  // Releases the pages of a part.  Parts should be large: reading a page maps some more before and
+  // behind it, which may have been released already.
+  void release(Range take_rows, Range take_cols) const;
   // The flat index of element (row, col) in the tensor.
   int64_t index(int64_t row, int64_t col) const {
     const int64_t elem_bytes = bits(dtype) / 8;

@@ -18,8 +18,8 @@ namespace moebius::checkpoint {
 namespace {
 
 constexpr const char* kSetting = "MOEBIUS_ALLOW_NONFINITE";
-constexpr int64_t kBytesAtATime = 1
-                                  << 17;  // they are still in the L2 cache when they are looked at
+// So many bytes are still in the L2 cache when they are looked at.
+constexpr int64_t kBytesAtATime = 1 << 17;
 
 [[noreturn]] void refuse(const Safetensors& files,
                          const std::string& tensor,
@@ -95,6 +95,7 @@ void FiniteWeights::copy(const StoredMatrix& from,
       found_[static_cast<size_t>(expert - experts_.begin)].store(true, std::memory_order_relaxed);
     }
   }
+  from.release(rows, cols);
 }
 
 void FiniteWeights::mark(ExpertWeights& weights) const {

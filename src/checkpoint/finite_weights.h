@@ -31,7 +31,8 @@ class FiniteWeights {
  public:
   FiniteWeights(bool allows, Range experts);
 
-  // Does what from.copy_to() does and looks at the copied elements, which have the type `dtype`.
+  // Does what from.copy_to() does, looks at the copied elements, which have the type `dtype`, and
+  // releases the pages of the source.
   // Throws InvalidArgument as expect_finite_tensor() does, unless the load lets them through.
   // expert: counted over all ranks.
   void copy(const StoredMatrix& from,

@@ -170,9 +170,9 @@ TEST_F(DamagedModel, NanAndInfinityInTheRouterAreNamed) {
     });
   };
   put_in_gate(std::numeric_limits<float>::quiet_NaN());
-  expect_run_refused({folder_, "layer 0", "gate[0, 5]", "NaN"});
+  expect_run_refused({folder_, "gate.weight' is NaN at [0, 5], expected a finite number"});
   put_in_gate(std::numeric_limits<float>::infinity());
-  expect_run_refused({folder_, "layer 0", "gate[0, 5] is inf, expected a finite number"});
+  expect_run_refused({folder_, "gate.weight' is inf at [0, 5], expected a finite number"});
 }
 
 }  // namespace
