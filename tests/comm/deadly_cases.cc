@@ -44,10 +44,11 @@ void go_on_without(Group& group, int guilty) {
     expect_eq(error.peer(), guilty, "the rank to give up");
   }
   group.set_dead(guilty, true);
-  for (int64_t number = 2; number < 100; ++number) {
+  // They are few because a round of three processes on two busy CPUs may take 15 ms.
+  for (int64_t number = 2; number < 25; ++number) {
     signal_all(group, *window, number);
   }
-  throw CommError(first_error + "; went on for 98 rounds", group.rank(), guilty);
+  throw CommError(first_error + "; went on for 23 rounds", group.rank(), guilty);
 }
 
 }  // namespace
