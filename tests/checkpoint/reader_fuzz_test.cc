@@ -286,7 +286,8 @@ TEST_F(ReaderFuzz, Index) {
   EXPECT_GT(refused, 300);
 }
 
-// A tensor may hold any values, but its scales and shapes are checked.
+// Values, scales and shapes are checked: random bytes make NaN or infinity in about half of the
+// files.
 TEST_F(ReaderFuzz, Data) {
   const int refused = refused_of(
       400,
@@ -297,7 +298,8 @@ TEST_F(ReaderFuzz, Data) {
         write(files);
       },
       [&](const Files& files) { expect_bytes_of(files); });
-  EXPECT_LT(refused, 200);
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 300);
 }
 
 }  // namespace
