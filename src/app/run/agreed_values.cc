@@ -41,8 +41,8 @@ void add_text(Digest& digest, std::string_view text) {
   digest.add(std::as_bytes(std::span(text)));
 }
 
-// Of all in the layer's block that is not of an expert, it reads the bytes: the router is small,
-// and every rank loads it anyway.
+// This reads the bytes of what the layer's block has beside experts: the router is small, and every
+// rank loads it anyway.
 uint64_t model_digest(const RunOptions& options, const Checkpoint& checkpoint, int64_t layer) {
   Digest digest;
   const std::filesystem::path folder = options.model;
@@ -89,15 +89,14 @@ std::vector<Agreed> agreed_values(const RunOptions& options,
   add("the version", version_line());
   add("--layer", layer);
   add_content("--model", options.model, model_digest(options, checkpoint, layer));
-  if (const bool is_synthetic = options.input.empty(); is_synthetic) {
+  const bool is_synthetic = options.input.empty();
+  if (is_synthetic) {
     add("--input", options.input);
-    add("--tokens", options.tokens);
-    add("--seed", options.seed);
   } else {
     add_content("--input", options.input, input_digest(input.hidden));
-    add("--tokens", input.hidden.dim(0));
-    add("--seed", std::string());
   }
+  add("--tokens", input.hidden.dim(0));
+  add("--seed", is_synthetic ? text_of(options.seed) : std::string());
   add("--device", options.device);
   add("--group", options.group);
   add("--ranks-per-node", options.ranks_per_node);
