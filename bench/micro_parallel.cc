@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a parallel loop costs: one of empty tasks, and one of tasks that take some microseconds
-// each.
+// This times two parallel loops: one has empty tasks, and each task of the other takes some
+// microseconds.
 #include <benchmark/benchmark.h>
 
 #include <chrono>

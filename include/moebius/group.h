@@ -139,8 +139,8 @@ class Group {
   virtual void barrier(std::string_view op) = 0;
 
   // Says that this rank has done its part, and returns when every rank has said so.  What must not
-  // be done by half, such as writing the results of the job, is done after it.  The group's last
-  // call: a later one throws or is missed by the peers.
+  // be done by half, such as writing the results of the job, is done after it.  It is the
+  // group's last call: a later one throws or is missed by the peers.
   virtual void leave() { barrier("leave"); }
 
   // Starts to send and receive blocks.  The lists are copied.  Until the exchange is done, the
@@ -296,8 +296,7 @@ struct ProcessGroupOptions {
 // Runs the body on num_ranks forked processes and waits for them.  What the ranks change in memory
 // is lost with them.  When a rank throws, dies or exits, the others are told at once.  A process
 // that is still running after twice the timeout and 10 s more is killed, and one that is stopped as
-// soon as the others have ended.  Throws Error with the
-// message of the first rank that failed.
+// soon as the others have ended.  Throws Error with the message of the first rank that failed.
 // REQUIRES: this process has no other threads and has called nothing of CUDA, since neither
 // survives a fork.
 // `errors` (optional) receives every rank's message, empty where the rank ended well.

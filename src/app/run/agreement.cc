@@ -22,7 +22,7 @@ struct Outline {
   bool operator==(const Outline&) const = default;
 };
 
-// What is compared of a value.
+// Returns the part of a value that is compared.
 std::string compared(const Agreed& agreed) {
   return agreed.is_content ? fmt::format("{:016x}", agreed.digest) : agreed.value;
 }

@@ -25,9 +25,9 @@ struct Agreed {
   bool is_content = false;  // the digest decides: a file may have another path on another machine
 };
 
-// What a run's ranks must have in common: the build, options and settings that decide what is
-// computed or which calls ranks make together, and the content of input and model.  Weights of
-// experts are not read; configuration, router and shapes tell models apart.
+// Returns what the ranks of a run must have in common: the build, options and settings that decide
+// what is computed or which calls ranks make together, and the content of input and model.  Weights
+// of experts are not read; configuration, router and shapes tell models apart.
 std::vector<Agreed> agreed_values(const RunOptions& options,
                                   const RankPlan& plan,
                                   const Checkpoint& checkpoint,

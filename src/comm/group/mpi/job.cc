@@ -212,7 +212,7 @@ void report_once(const std::function<void()>& report, const std::function<void()
     tell_others();
     return;
   }
-  // Who has the name is to report, and listens when that is done.
+  // The process that gets the name reports, and listens when it has done so.
   const std::string name = socket_name(*job, "report");
   const int socket = make_socket();
   const Deadline deadline = Deadline::after(kReportTime);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the processes that a launcher has started know of each other without MPI, which may hang or
-// be gone.  They find each other on their machine by sockets with names that Linux keeps apart from
+// This is how processes of a launcher learn of each other without MPI, which may hang or be gone.
+// They find each other on their machine by sockets with names that Linux keeps apart from
 // files (unix(7), "abstract"): such a name vanishes with its process, however that ends.
 // Thread-safety: all of this may be called from any thread.
 #pragma once
