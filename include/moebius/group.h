@@ -72,7 +72,8 @@ class Window {
   virtual std::byte* peer(int rank) const = 0;
   // Stores a word at byte `offset` of the peer's memory, with release order: a peer that sees it,
   // as in wait_until(), also sees what this rank has stored to it before.
-  // REQUIRES: peer(rank) is memory of the host; `offset` is a multiple of 8.
+  // REQUIRES: peer(rank) is memory of the host; `offset` is a multiple of 8; this rank's group
+  // lives.
   virtual void signal(int rank, int64_t offset, int64_t value);
   // The array peer(0), peer(1), ... in the GPU's memory, for kernels; nullptr on the CPU.
   virtual std::byte* const* device_peers() const { return nullptr; }
@@ -178,6 +179,24 @@ class Group {
   // with both sizes.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
 
+  // Makes sub-groups: each of the ranks that give the same `color`, ordered by `key` and then by
+  // rank.  A negative color makes none, and the result is nullptr.  Ranks of a node stay ranks of a
+  // node, so keys must leave them neighbours; otherwise every rank throws InvalidArgument.
+  // - A sub-group is a group of its own, with its own epochs, windows, exchanges, traffic and dead
+  //   ranks.  It has the timeout of this group and may outlive it.  Destroying it tells its members
+  //   only.  It can be split again.
+  // - Its ranks are numbered anew, also in errors: a CommError's rank() and peer() are numbers of
+  //   the sub-group, and its message ends with what they are in the group that was split first.
+  // - A failure stays in the group whose call has failed.  It breaks neither the sub-groups, which
+  //   may have other members, nor this group.  A rank that cannot go on tells each of its groups:
+  //   abort() where peers should know why, or destruction, which says that the rank has left.
+  // Throws Unsupported in groups of GPUs: split the host group, then give GPUs to the parts.
+  virtual std::unique_ptr<Group> split(int color, int key = 0);
+
+  // The rank `rank` of this group as the group knows it that was split first; `rank` itself in a
+  // group that does not come from a split.
+  int original_rank(int rank) const;
+
   // The following calls are one-sided.
 
   // Polls until ready() is true, for signals in windows.  `peer` is the rank that should give the
@@ -210,6 +229,7 @@ class Group {
 
   Topology topology_;
   std::chrono::milliseconds timeout_;
+  std::vector<int> original_ranks_;  // [size] of a sub-group; otherwise empty
   int64_t epoch_ = 0;
   Traffic traffic_;
   Profile* profile_ = nullptr;
@@ -283,6 +303,24 @@ void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors = nullptr);
 
+// Makes the groups of num_ranks threads that the caller has: groups[r] is for the thread that is to
+// be rank r, which may have any age and end when it likes.  `options.num_ranks` and `pin` have no
+// meaning here; devices and nccl are refused (make_nccl_group() gives a group a GPU).
+// - A rank that never makes a call is named by the others when their deadline expires.
+// - Destroying a group tells the others that this rank has left; they end at once if they still
+//   need it.  A thread that ends without destroying its group is like one that never calls.  Before
+//   a thread gives up because of an error it should call Group::abort() with the reason.
+// - Groups may be destroyed in any order and on any thread, also those that were never used.
+//   Their windows and exchanges are bound as everywhere.
+// - Nobody is pinned, unless a thread asks for it: pin_rank_thread().
+std::vector<std::unique_ptr<Group>> make_thread_groups(int num_ranks,
+                                                       const ThreadGroupOptions& options = {});
+// Splits the CPUs that the calling thread may run on into num_ranks parts, ordered by NUMA node and
+// core, and keeps the thread on the part of `rank`, with all threads that it starts from then on.
+// Streams of the CPU that it makes later have as many threads.  Returns false, and changes nothing,
+// where there are fewer CPUs than ranks or just one rank.
+bool pin_rank_thread(int rank, int num_ranks);
+
 // processes: ranks are processes of this machine, forked from this one.
 
 struct ProcessGroupOptions {
@@ -304,20 +342,52 @@ void run_process_ranks(const ProcessGroupOptions& options,
                        const std::function<void(Group&)>& body,
                        std::vector<std::string>* errors = nullptr);
 
+// Any way in which the caller's processes can exchange a few bytes: a pipe, a socket, a store.
+struct Bootstrap {
+  int rank = 0;
+  int size = 1;  // at most 256
+  // Gathers `bytes` bytes of every rank; those of rank r are at `out` + r * bytes.  It is called
+  // once, within make_process_group(), by every rank and with the same `bytes` (some hundred).  Its
+  // wait for other ranks is its own, and so is the deadline of that; what it throws is passed on.
+  std::function<void(const void* in, int64_t bytes, void* out)> all_gather = {};
+  std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
+  int ranks_per_node = 0;                // 0: one node; > 0: pretended nodes
+};
+// Makes a group of processes of this machine that the caller has started in whatever way.  They
+// need one network namespace, in which they hand memory to each other, and nothing else in common.
+// Nobody is pinned, forked or waited for at the end.  What they share has no name and is gone with
+// the last of them, also when they are killed.
+// - A process that ends without destroying its group is named at once by the others that may watch
+//   it (processes of one process namespace, Linux 5.3), else at the deadline.  So is one that is
+//   stopped.
+// Collective.  Throws InvalidArgument on every rank when ranks or sizes do not fit together,
+// Unsupported on every rank when the processes cannot share memory, and CommError when a rank that
+// has been gathered does not come in time.
+std::unique_ptr<Group> make_process_group(const Bootstrap& bootstrap);
+
 // mpi: ranks are processes of an MPI job.
 
 struct MpiGroupOptions {
   int ranks_per_node = 0;                // 0: as the machines are; > 0: pretended nodes
   std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
+  // Points to the MPI_Comm whose processes become ranks; null: MPI_COMM_WORLD.  It is an
+  // intracommunicator of the MPI that this library was built with.  It stays the caller's: what is
+  // sent never meets the caller's messages, and it may be freed once there is a group.  It is a
+  // void* so that this header needs no mpi.h.
+  const void* comm = nullptr;
 };
-// Makes a group of all processes of the job, renumbered so that those of a node are consecutive.
-// It initialises MPI unless that has been done, and then finalizes it at destruction.
+// Makes a group of all processes of the communicator, renumbered so that those of a node are
+// consecutive.  Groups of different communicators live side by side.
+// Without a communicator it initialises MPI unless that has been done.  MPI is then finalized when
+// the last group of the process is destroyed, for which all processes of the job must come within
+// the timeout.
 // Collective, and so is the destruction: a rank that leaves tells its peers, then waits up to the
 // timeout until they leave too.  After a failure it does not finalize MPI, which could hang, and
 // the launcher ends the job; so report the CommError while the group is alive.  An exception that
 // unwinds through the group's scope aborts it.
 // Throws Unsupported when built without MPI, and CommError when ranks do not come in time.  It may
-// then be called again.
+// then be called again with the same communicator.
+// Thread-safety: of all mpi groups of a process one thread at a time makes, uses or destroys one.
 std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();
 // True when an MPI launcher has started this process, or MPI has been initialised already.

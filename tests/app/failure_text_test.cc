@@ -191,7 +191,8 @@ TEST(Presence, NamesWhoIsNotThereAndWhoIsStopped) {
         if (group.rank() == 0) {
           kill(static_cast<pid_t>(stopped), SIGSTOP);
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          std::fprintf(stderr, "%s\n", comm::describe_presence("group 0").c_str());
+          std::fprintf(stderr, "%s\n",
+                       comm::describe_presence(comm::MeetingPlace::of_job(0)).c_str());
           kill(static_cast<pid_t>(stopped), SIGCONT);
         }
         group.barrier("seen");

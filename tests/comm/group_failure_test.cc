@@ -115,6 +115,56 @@ TEST(ThreadFailure, TheFirstOriginalExceptionIsRethrown) {
   EXPECT_THROW(run_thread_ranks({.num_ranks = 3}, [](Group&) { throw 7; }), int);
 }
 
+// Ranks 1 and 3 are a sub-group, in which rank 3 fails.
+TEST(ThreadFailure, AFailureOfASubGroupStaysThereAndSaysWhoseNumbersItNames) {
+  run_thread_ranks({.num_ranks = 4, .timeout = kLongTimeout}, [](Group& group) {
+    const auto part = group.split(group.rank() % 2);
+    if (group.rank() == 3) {
+      part->abort("no more tokens");
+    } else if (group.rank() == 1) {
+      try {
+        part->barrier("dispatch");
+        ADD_FAILURE() << "the barrier did not mind";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.rank(), 0);
+        EXPECT_EQ(error.peer(), 1);
+        EXPECT_STREQ(
+            error.what(),
+            "rank 0: dispatch, epoch 1: rank 1 failed: no more tokens (in a sub-group: rank "
+            "0 is rank 1, rank 1 is rank 3 of the group that was split)");
+      }
+    } else {
+      part->barrier("dispatch");
+    }
+    group.barrier("the whole goes on");
+  });
+}
+
+// What a rank throws while the others wait for it in a sub-group ends them, and is what is
+// rethrown.
+TEST(ThreadFailure, AnExceptionEndsSubGroupsAndIsRethrown) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::vector<std::string> errors;
+    try {
+      run_thread_ranks(
+          {.num_ranks = 4, .timeout = kLongTimeout},
+          [](Group& group) {
+            const auto part = group.split(0);
+            part->barrier("layout");
+            if (group.rank() == 2) {
+              throw Error("expert 7 is on fire");
+            }
+            part->barrier("dispatch");
+          },
+          &errors);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "expert 7 is on fire");
+    }
+    expect_mentions(errors[0], "rank 2 has left; expected at epoch 2");
+  }
+}
+
 TEST(ThreadFailure, ABrokenGroupThrowsTheSameErrorAgain) {
   const Outcome seen = run_all({.num_ranks = 2, .timeout = short_timeout(3)}, [](Group& group) {
     if (group.rank() == 1) {

@@ -11,6 +11,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "tests/comm/piped_processes.h"
 
 #ifdef MOEBIUS_HAVE_MPI
 #include <mpi.h>
@@ -20,8 +26,29 @@ namespace moebius::testing {
 
 namespace {
 
-bool on_mpi = false;
-bool on_processes = false;
+enum class Kind {
+  kThreads,
+  kOwnThreads,
+  kSplitThreads,
+  kProcesses,
+  kOwnProcesses,
+  kSplitProcesses,
+  kMpi,
+  kSplitMpi,
+  kMpiComms
+};
+constexpr std::pair<const char*, Kind> kKinds[] = {
+    {"threads", Kind::kThreads},
+    {"own_threads", Kind::kOwnThreads},
+    {"split_threads", Kind::kSplitThreads},
+    {"processes", Kind::kProcesses},
+    {"own_processes", Kind::kOwnProcesses},
+    {"split_processes", Kind::kSplitProcesses},
+    {"mpi", Kind::kMpi},
+    {"split_mpi", Kind::kSplitMpi},
+    {"mpi_comms", Kind::kMpiComms},
+};
+Kind kind = Kind::kThreads;
 int world_size = 0;
 int world_rank = 0;
 
@@ -66,11 +93,15 @@ int finish_mpi(int status) {
 }  // namespace
 
 std::string_view runner_name() {
-  return on_mpi ? "mpi" : on_processes ? "processes" : "threads";
+  return runs_on_mpi() ? "mpi" : kind >= Kind::kProcesses ? "processes" : "threads";
 }
 
 bool runs_on_mpi() {
-  return on_mpi;
+  return kind >= Kind::kMpi;
+}
+
+bool runs_on_forked_ranks() {
+  return runner_name() == "processes";
 }
 
 std::string to_string(const GroupShape& shape) {
@@ -80,9 +111,12 @@ std::string to_string(const GroupShape& shape) {
 }
 
 std::vector<GroupShape> group_shapes() {
-  const std::vector<int> sizes = on_mpi         ? std::vector{world_size}
-                                 : on_processes ? std::vector{1, 2, 3, 4, 8}
-                                                : std::vector{1, 2, 3, 4, 8, 64};
+  // Of a split job there are two halves.
+  const int num_mpi = kind == Kind::kMpi ? world_size : world_size / 2;
+  const std::vector<int> sizes = runs_on_mpi()              ? std::vector{num_mpi}
+                                 : kind == Kind::kThreads   ? std::vector{1, 2, 3, 4, 8, 64}
+                                 : kind == Kind::kProcesses ? std::vector{1, 2, 3, 4, 8}
+                                                            : std::vector{1, 2, 3, 4};
   std::vector<GroupShape> shapes;
   for (const int num_ranks : sizes) {
     for (const int ranks_per_node : {0, 1, 2, 4}) {
@@ -94,27 +128,111 @@ std::vector<GroupShape> group_shapes() {
   return shapes;
 }
 
+namespace {
+
+// The test has threads of its own.  A rank that throws says so, like those of run_thread_ranks().
+void run_own_threads(const ThreadGroupOptions& options, const std::function<void(Group&)>& body) {
+  std::vector<std::unique_ptr<Group>> groups = make_thread_groups(options.num_ranks, options);
+  std::vector<std::exception_ptr> exceptions(groups.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < groups.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Group> group = std::move(groups[rank]);
+      try {
+        body(*group);
+      } catch (const std::exception& error) {
+        exceptions[rank] = std::current_exception();
+        group->abort(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::exception_ptr& exception : exceptions) {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+  }
+}
+
+void run_own_processes(const ProcessGroupOptions& options,
+                       const std::function<void(Group&)>& body) {
+  PipedProcesses processes(options, [&](const Bootstrap& bootstrap) {
+    const auto group = make_process_group(bootstrap);
+    try {
+      body(*group);
+    } catch (const std::exception& error) {
+      group->abort(error.what());
+      throw;
+    }
+  });
+  std::vector<PipedReport> reports = processes.wait(4 * kTimeout);
+  std::stable_sort(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
+    return a.message.empty() == b.message.empty() ? a.ended < b.ended : !a.message.empty();
+  });
+  for (const PipedReport& report : reports) {
+    expect(report.has_reported, "a process has not ended by itself");
+    if (!report.message.empty()) {
+      throw Error(report.message);  // of the first that failed
+    }
+  }
+}
+
+void run_mpi(const GroupShape& shape, const std::function<void(Group&)>& body) {
+#ifdef MOEBIUS_HAVE_MPI
+  if (kind == Kind::kMpiComms) {
+    MPI_Comm half = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, 0, &half);
+    auto group = make_mpi_group(
+        {.ranks_per_node = shape.ranks_per_node, .timeout = kTimeout, .comm = &half});
+    MPI_Comm_free(&half);  // the group has its own
+    return body(*group);
+  }
+#endif
+  const bool is_split = kind == Kind::kSplitMpi;
+  const auto group = make_mpi_group(
+      {.ranks_per_node = (is_split ? 2 : 1) * shape.ranks_per_node, .timeout = kTimeout});
+  body(is_split ? *group->split(group->rank() % 2) : *group);
+}
+
+}  // namespace
+
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body) {
-  if (on_processes) {
-    run_process_ranks(
-        {.num_ranks = shape.num_ranks, .ranks_per_node = shape.ranks_per_node, .timeout = kTimeout},
-        [&](Group& group) {
-          body(group);
-          if (::testing::Test::HasFailure()) {
-            throw Error(
-                fmt::format("rank {} did not meet an expectation: see above", group.rank()));
-          }
-        });
-    return;
+  const bool is_split = kind == Kind::kSplitThreads || kind == Kind::kSplitProcesses;
+  const int factor = is_split ? 2 : 1;
+  const int num_ranks = factor * shape.num_ranks;
+  const int ranks_per_node = factor * shape.ranks_per_node;
+  const auto checked = [&](Group& group) {
+    body(group);
+    if (runs_on_forked_ranks() && ::testing::Test::HasFailure()) {
+      throw Error(fmt::format("rank {} did not meet an expectation: see above", group.rank()));
+    }
+  };
+  const auto on_rank = [&](Group& group) {
+    const auto part = is_split ? group.split(group.rank() % 2 == 0 ? 0 : -1) : nullptr;
+    if (part || !is_split) {
+      checked(part ? *part : group);
+    }
+  };
+  const ThreadGroupOptions on_threads{
+      .num_ranks = num_ranks, .ranks_per_node = ranks_per_node, .timeout = kTimeout};
+  const ProcessGroupOptions on_processes{
+      .num_ranks = num_ranks, .ranks_per_node = ranks_per_node, .timeout = kTimeout};
+  switch (kind) {
+    case Kind::kThreads:
+    case Kind::kSplitThreads:
+      return run_thread_ranks(on_threads, on_rank);
+    case Kind::kOwnThreads:
+      return run_own_threads(on_threads, on_rank);
+    case Kind::kProcesses:
+    case Kind::kSplitProcesses:
+      return run_process_ranks(on_processes, on_rank);
+    case Kind::kOwnProcesses:
+      return run_own_processes(on_processes, on_rank);
+    default:
+      run_mpi(shape, on_rank);
   }
-  if (!on_mpi) {
-    run_thread_ranks(
-        {.num_ranks = shape.num_ranks, .ranks_per_node = shape.ranks_per_node, .timeout = kTimeout},
-        body);
-    return;
-  }
-  const auto group = make_mpi_group({.ranks_per_node = shape.ranks_per_node, .timeout = kTimeout});
-  body(*group);
 }
 
 RankCounts::RankCounts(int num_ranks) {
@@ -137,9 +255,12 @@ int main(int argc, char** argv) {
     return std::any_of(argv + 1, argv + argc,
                        [&](const char* arg) { return std::strcmp(arg, wanted) == 0; });
   };
-  on_mpi = is_given("--group=mpi");
-  on_processes = is_given("--group=processes");
-  if (on_mpi) {
+  for (const auto& [name, its_kind] : kKinds) {
+    if (is_given(fmt::format("--group={}", name).c_str())) {
+      kind = its_kind;
+    }
+  }
+  if (runs_on_mpi()) {
     start_mpi(&argc, &argv);
   }
   ::testing::InitGoogleTest(&argc, argv);
@@ -149,5 +270,5 @@ int main(int argc, char** argv) {
     listeners.Append(new FailuresOnly);
   }
   const int status = RUN_ALL_TESTS();
-  return on_mpi ? finish_mpi(status) : status;
+  return runs_on_mpi() ? finish_mpi(status) : status;
 }

@@ -4,8 +4,14 @@
 // Runs a body on every rank of a group.  The kind of group depends on how the test program was
 // started:
 //   (default)            rank threads in this process
+//   --group=own_threads  threads of this process that the test starts itself
 //   --group=processes    processes forked from this one
+//   --group=own_processes    processes that the test forks, with only pipes between them
+//   --group=split_threads    every other rank of twice as many threads
+//   --group=split_processes  the same of forked processes
 //   --group=mpi          this process is one rank of a job
+//   --group=split_mpi    the even and the odd ranks of a job are a group each, made by a split
+//   --group=mpi_comms    the same, made from communicators of the test
 #pragma once
 
 #include <atomic>
@@ -30,6 +36,7 @@ inline void PrintTo(const GroupShape& shape, std::ostream* out) {
 }
 
 std::string_view runner_name();  // "threads", "processes", "mpi": as Group::name()
+bool runs_on_forked_ranks();     // whose failed expectations run_ranks() turns into errors
 bool runs_on_mpi();
 
 // The shapes that tests go over: 1 to 64 ranks with threads, 1 to 8 with processes, and the ranks

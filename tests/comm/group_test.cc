@@ -123,7 +123,7 @@ TEST_P(GroupTest, KnowsItsPlace) {
 
 // The other cases rely on this.
 TEST(GroupRunner, SeesExpectationsThatForkedRanksDoNotMeet) {
-  if (runner_name() != "processes") {
+  if (!runs_on_forked_ranks()) {
     GTEST_SKIP() << "ranks are not forked, so their failures are this test's own";
   }
   for (const int failing : {0, 1}) {
@@ -447,6 +447,88 @@ TEST_P(GroupTest, WindowsOfDifferentSizesAreRefusedByAll) {
     } else {
       expect_mentions(refusal, {"4096", "8192", "rank " + std::to_string(last)});
     }
+    group.barrier("still usable");
+  });
+}
+
+// Two of three ranks are in a sub-group each; the third is in none.
+TEST_P(GroupTest, SplitsByColorIntoGroupsOfTheirOwn) {
+  run([&](Group& group) {
+    const Topology& whole = group.topology();
+    const int color = group.rank() % 3 == 2 ? -1 : group.rank() % 3;
+    const auto part = group.split(color);
+    ASSERT_EQ(part != nullptr, color >= 0);
+    if (part) {
+      EXPECT_EQ(part->name(), group.name());
+      EXPECT_EQ(part->epoch(), 0);
+      EXPECT_EQ(part->timeout(), group.timeout());
+      EXPECT_EQ(part->size(), (group.size() - color + 2) / 3);
+      EXPECT_EQ(part->rank(), group.rank() / 3);
+      for (int peer = 0; peer < part->size(); ++peer) {
+        EXPECT_EQ(part->original_rank(peer), group.original_rank(3 * peer + color));
+        EXPECT_EQ(part->topology().same_node(peer), whole.same_node(3 * peer + color));
+      }
+    }
+    // Calls of the sub-group and of the whole do not disturb each other.
+    for (int round = 0; round < rounds(20); ++round) {
+      RandomExchange x(group, static_cast<uint32_t>(round), 100);
+      auto exchange = group.start_exchange("whole", x.sends, x.recvs);
+      if (part) {
+        RandomExchange y(*part, static_cast<uint32_t>(round) + 7, 100);
+        part->exchange("part", y.sends, y.recvs);
+        ASSERT_EQ(y.received, y.expected) << "round " << round;
+        EXPECT_EQ(all_reduce_max(*part, "max", group.rank()), 3 * (part->size() - 1) + color);
+      }
+      exchange->wait();
+      ASSERT_EQ(x.received, x.expected) << "round " << round;
+    }
+    if (part) {
+      const auto window = part->make_window("window", 8 * part->size());
+      for (int peer = 0; peer < part->size(); ++peer) {
+        if (window->peer(peer) != nullptr) {
+          window->signal(peer, 8 * part->rank(), color + 1);
+        }
+      }
+      part->barrier("signalled");
+      for (int peer = 0; peer < part->size(); ++peer) {
+        EXPECT_EQ(reinterpret_cast<int64_t*>(window->local())[peer],
+                  part->topology().same_node(peer) ? color + 1 : 0);
+      }
+      part->barrier("before the windows go");
+    }
+    group.barrier("the whole is still usable");
+  });
+}
+
+TEST_P(GroupTest, SplitsInOrderOfKeysAndAgain) {
+  run([&](Group& group) {
+    const auto reversed = group.split(5, -group.rank());
+    EXPECT_EQ(reversed->rank(), group.size() - 1 - group.rank());
+    const auto halves = reversed->split(reversed->rank() % 2, 0);
+    EXPECT_EQ(halves->original_rank(halves->rank()), group.original_rank(group.rank()));
+    std::vector<int> ranks(static_cast<size_t>(halves->size()));
+    const int rank = group.rank();
+    all_gather_bytes(*halves, "ranks", &rank, sizeof(rank), ranks.data());
+    for (size_t i = 1; i < ranks.size(); ++i) {
+      EXPECT_EQ(ranks[i], ranks[i - 1] - 2);
+    }
+    halves->barrier("end");  // a group that is destroyed may still be needed by others
+    reversed->barrier("end");
+  });
+}
+
+TEST_P(GroupTest, NodesThatKeysWouldTearApartAreRefusedByAll) {
+  if (GetParam().ranks_per_node < 2 || GetParam().num_ranks < 3) {
+    GTEST_SKIP() << "needs a node of two ranks and another node";
+  }
+  run([&](Group& group) {
+    const int per_node = GetParam().ranks_per_node;
+    // A rank of the second node comes between ranks 0 and 1.
+    const int key = group.rank() == 0 ? 0 : group.rank() == per_node ? 1 : 2;
+    expect_mentions(message_of([&] { group.split(0, key); }),
+                    "ranks 0 and 1 share a node and must be neighbours in a sub-group, but their "
+                    "keys put rank " +
+                        std::to_string(per_node) + " between them");
     group.barrier("still usable");
   });
 }

@@ -7,6 +7,7 @@
 // "MILLISECONDS" without one.  Why it writes files: when the launcher ends a job, it may lose what
 // was printed.
 #include <fmt/format.h>
+#include <mpi.h>
 
 #include <chrono>
 #include <cstdio>
@@ -42,10 +43,10 @@ void report(const fs::path& folder, const Group& group, const std::string& text)
 
 // The guilty rank comes to make a second group when the others have given up.  With `again` the
 // others try once more.
-void make_group_late(Group& group, int guilty, bool again) {
+void make_group_late(Group& group, int guilty, bool again, const void* comm = nullptr) {
   const bool is_late = group.rank() == guilty;
-  const auto make = [](std::chrono::milliseconds timeout) {
-    make_mpi_group({.timeout = timeout})->barrier("all are here");
+  const auto make = [&](std::chrono::milliseconds timeout) {
+    make_mpi_group({.timeout = timeout, .comm = comm})->barrier("all are here");
   };
   try {
     if (is_late) {
@@ -60,6 +61,17 @@ void make_group_late(Group& group, int guilty, bool again) {
   }
 }
 
+// The same for the even and the odd ranks, which are a communicator each.  Another communicator of
+// the same ranks has made a group before, which must not be taken for it.
+void make_half_late(Group& group, int guilty, bool again) {
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm other = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, group.rank() % 2, 0, &half);
+  MPI_Comm_dup(half, &other);
+  make_mpi_group({.timeout = kLongTimeout, .comm = &other})->barrier("the second communicator");
+  make_group_late(group, guilty, again, &half);
+}
+
 int run(const std::string& name, int guilty, const fs::path& folder) {
   std::function<void(Group&, int)> body;
   std::chrono::milliseconds timeout = short_timeout(1);
@@ -71,6 +83,11 @@ int run(const std::string& name, int guilty, const fs::path& folder) {
   if (name == "comes_late" || name == "is_awaited_again") {
     body = [&](Group& group, int late) {
       make_group_late(group, late, name == "is_awaited_again");
+    };
+  }
+  if (name == "comes_late_in_half" || name == "is_awaited_again_in_half") {
+    body = [&](Group& group, int late) {
+      make_half_late(group, late, name == "is_awaited_again_in_half");
     };
   }
   if (!body) {

@@ -117,6 +117,27 @@ TEST(MpiStart, MayBeTriedAgain) {
   EXPECT_EQ(job.status, 0) << job.output;
 }
 
+// Ranks 1 and 3 are a communicator, in which rank 1 (3 of the job) comes late.
+TEST(MpiStart, WhoComesLateInACommunicatorIsNamed) {
+  const Job job = run_job(4, "", "comes_late_in_half", 3);
+  ASSERT_EQ(job.reports.size(), 4u) << job.output;
+  EXPECT_EQ(job.reports.at(0).message + job.reports.at(2).message, "") << job.output;
+  EXPECT_EQ(job.reports.at(1).message,
+            fmt::format("rank 0: make_mpi_group, epoch 0: not every rank came within {} ms: rank 3 "
+                        "of the job is not there",
+                        short_timeout(1).count()));
+  EXPECT_NE(job.status, kEndedByTimeout) << job.output;
+}
+
+TEST(MpiStart, MayBeTriedAgainInACommunicator) {
+  const Job job = run_job(4, "", "is_awaited_again_in_half", 3);
+  ASSERT_EQ(job.reports.size(), 4u) << job.output;
+  for (const auto& [rank, report] : job.reports) {
+    EXPECT_EQ(report.message, "") << job.output;
+  }
+  EXPECT_EQ(job.status, 0) << job.output;
+}
+
 // mpirun of Open MPI ends a job at once when a process was killed.  With this option it does not,
 // and it exits with 0 in the end.
 constexpr const char* kKeepGoing = "--enable-recovery";

@@ -78,8 +78,8 @@ Call PeerGroup::enter(std::string_view op) {
   if (given_up != dead_.end()) {
     const int peer = static_cast<int>(given_up - dead_.begin());
     throw CommError(fmt::format("rank {}: {}, epoch {}: rank {} is given up, and collective calls "
-                                "need every rank",
-                                rank(), op, epoch_ + 1, peer),
+                                "need every rank{}",
+                                rank(), op, epoch_ + 1, peer, whose_numbers({rank(), peer})),
                     rank(), peer);
   }
   last_op_ = op;
@@ -104,6 +104,21 @@ std::unique_ptr<Exchange> PeerGroup::start_exchange(std::string_view op,
 std::unique_ptr<Window> PeerGroup::make_window(std::string_view op, int64_t bytes) {
   agree_on_window(*this, op, bytes);
   return map_window(op, bytes);
+}
+
+std::unique_ptr<Group> PeerGroup::split(int color, int key) {
+  constexpr std::string_view kOp = "split";
+  const SplitWish wish{color, key};
+  std::vector<SplitWish> wishes(static_cast<size_t>(size()));
+  all_gather_bytes(*this, kOp, &wish, sizeof(wish), wishes.data());
+  const SubGroup sub = plan_split(topology(), wishes);
+  std::unique_ptr<PeerGroup> group = make_sub_group(sub);
+  if (group) {
+    for (const int member : sub.members) {
+      group->original_ranks_.push_back(original_rank(member));
+    }
+  }
+  return group;
 }
 
 std::unique_ptr<Window> PeerGroup::map_window(std::string_view op, int64_t bytes) {
@@ -247,6 +262,17 @@ void PeerGroup::wait_for_oldest(const Call& call) {
   }
 }
 
+std::string PeerGroup::whose_numbers(std::initializer_list<int> ranks) const {
+  std::string text;
+  for (auto at = ranks.begin(); at != ranks.end() && !original_ranks_.empty(); ++at) {
+    if (*at >= 0 && std::find(ranks.begin(), at, *at) == at) {
+      text += fmt::format("{}rank {} is rank {}", text.empty() ? " (in a sub-group: " : ", ", *at,
+                          original_rank(*at));
+    }
+  }
+  return text.empty() ? text : text + " of the group that was split)";
+}
+
 CommError PeerGroup::make_error(const Call& call, const Failure& failure) const {
   std::string message =
       fmt::format("rank {}: {}, epoch {}: {}", rank(), call.op, call.epoch, failure.reason.view());
@@ -254,6 +280,7 @@ CommError PeerGroup::make_error(const Call& call, const Failure& failure) const 
     message += fmt::format(" (found by rank {} in {}, epoch {})", failure.author, failure.op.view(),
                            failure.epoch);
   }
+  message += whose_numbers({rank(), failure.guilty, failure.author});
   return CommError(message, rank(), failure.guilty, failure.is_silence);
 }
 

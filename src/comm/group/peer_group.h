@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "comm/group/failure.h"
+#include "comm/group/split.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
@@ -43,6 +45,7 @@ class PeerGroup : public Group {
                                            std::span<const RecvBlock> recvs,
                                            BlockReader reader) final;
   std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) final;
+  std::unique_ptr<Group> split(int color, int key) final;
   void wait_until(std::string_view op,
                   int peer,
                   const std::function<bool()>& ready,
@@ -66,6 +69,10 @@ class PeerGroup : public Group {
   void wait_for(const Wait& wait);
   // Makes one step of the wait.  True when it is done; throws when it never will be.
   bool check(const Wait& wait);
+
+  // The ranks that share the CPUs of this one, itself included.
+  int num_neighbours() const { return num_neighbours_; }
+  int num_cpus() const { return num_cpus_; }
 
   // Breaks this group: tells the peers and throws.
   [[noreturn]] void fail(const Call& call, const Failure& failure);
@@ -91,6 +98,8 @@ class PeerGroup : public Group {
   virtual std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) = 0;
   // Every rank asks for the same size.  Here it is memory that processes of a node map.
   virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes);
+  // Collective over all ranks of this group, those without a sub-group included.
+  virtual std::unique_ptr<PeerGroup> make_sub_group(const SubGroup& sub) = 0;
   // Moves every started exchange forward.  May fail the group.
   virtual void progress() = 0;
   // Adds to failures_ what has been told since the last call.
@@ -118,6 +127,8 @@ class PeerGroup : public Group {
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail_silence(const Call& call, int guilty, const Failure::Reason& reason);
   [[noreturn]] void fail_late(const Wait& wait);
+  // What to add to a message about these ranks: who they are in the group that was split.
+  std::string whose_numbers(std::initializer_list<int> ranks) const;
   CommError make_error(const Call& call, const Failure& failure) const;
 
   int num_neighbours_;  // ranks that share the num_cpus_ CPUs

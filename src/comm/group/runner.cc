@@ -21,6 +21,14 @@ bool RankCpus::pin(int rank) const {
   return !parts_.empty() && pin_this_thread(parts_[static_cast<size_t>(rank)]);
 }
 
+uint64_t hash_of_cpus() {
+  uint64_t hash = 0;
+  for (const int cpu : usable_cpus()) {
+    hash = hash * 8191 + static_cast<uint64_t>(cpu) + 1;
+  }
+  return hash;
+}
+
 FixedText<2048> current_exception_text() {
   try {
     throw;

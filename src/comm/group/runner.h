@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What run_thread_ranks() and run_process_ranks() share.
+// What the functions that make groups and run ranks share.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ class RankCpus {
   int num_cpus_;
   std::vector<std::vector<int>> parts_;  // by rank; empty when ranks are not pinned
 };
+
+// A number that is the same in processes that may run on the same CPUs.
+uint64_t hash_of_cpus();
 
 // The text of the exception that is being handled.  It takes no memory, which may have run out.
 FixedText<2048> current_exception_text();

@@ -42,6 +42,16 @@ Topology Topology::make(int rank, int size, int ranks_per_node) {
   return topology;
 }
 
+std::unique_ptr<Group> Group::split(int /*color*/, int /*key*/) {
+  throw Unsupported(fmt::format("split: group {} cannot be split", name()));
+}
+
+int Group::original_rank(int of_rank) const {
+  expect_ge(of_rank, 0, "rank");
+  expect_le(of_rank, size() - 1, "rank");
+  return original_ranks_.empty() ? of_rank : original_ranks_[static_cast<size_t>(of_rank)];
+}
+
 void Group::exchange_on(const Stream& stream,
                         std::string_view op,
                         std::span<const SendBlock>,

@@ -91,8 +91,8 @@ bool is_stopped(pid_t pid) {
   return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
 }
 
-std::string presence_name(const Job& job, std::string_view where, int rank) {
-  return socket_name(job, fmt::format("{}, rank {}", where, rank));
+std::string presence_name(const Job& job, std::string_view place_name, int rank) {
+  return socket_name(job, fmt::format("{}, rank {}", place_name, rank));
 }
 
 constexpr milliseconds kReportTime{1000};
@@ -150,10 +150,10 @@ std::optional<Job> launched_job() {
           -1)};
 }
 
-Presence::Presence(std::string_view where) {
+Presence::Presence(std::string_view place_name) {
   if (const std::optional<Job> job = launched_job()) {
     socket_ = make_socket();
-    if (with_address(bind, socket_, presence_name(*job, where, job->rank))) {
+    if (with_address(bind, socket_, presence_name(*job, place_name, job->rank))) {
       listen(socket_, SOMAXCONN);
     }
   }
@@ -172,19 +172,32 @@ Presence::~Presence() {
   }
 }
 
-std::string start_of_group(int group_idx) {
-  return fmt::format("group {}", group_idx);
+MeetingPlace MeetingPlace::of_job(int group_idx) {
+  return {fmt::format("group {}", group_idx), {}};
 }
 
-std::string describe_presence(std::string_view where) {
+MeetingPlace MeetingPlace::of_ranks(std::vector<int> ranks, int group_idx) {
+  // A socket's name is short, so a hash stands for the ranks (FNV-1a).
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const int rank : ranks) {
+    hash = (hash ^ static_cast<uint64_t>(static_cast<uint32_t>(rank))) * 0x100000001b3u;
+  }
+  return {fmt::format("group {} of {:016x}", group_idx, hash), std::move(ranks)};
+}
+
+std::string describe_presence(const MeetingPlace& place) {
   const std::optional<Job> job = launched_job();
   if (!job || job->size < 0) {
     return "the launcher does not say which ranks there are";
   }
+  std::vector<int> ranks = place.ranks;
+  for (int rank = 0; rank < job->size && place.ranks.empty(); ++rank) {
+    ranks.push_back(rank);
+  }
   std::vector<int> came;
   std::string blamed;
-  for (int rank = 0; rank < job->size; ++rank) {
-    const auto pid = find_listener(presence_name(*job, where, rank));
+  for (const int rank : ranks) {
+    const auto pid = find_listener(presence_name(*job, place.name, rank));
     const char* fault = nullptr;
     if (!pid) {
       fault = job->local_size == job->size ? "is not there" : nullptr;
@@ -193,12 +206,15 @@ std::string describe_presence(std::string_view where) {
       fault = is_stopped(*pid) ? "is stopped" : nullptr;
     }
     if (fault != nullptr) {
-      blamed += fmt::format("{}rank {} {}", blamed.empty() ? "" : "; ", rank, fault);
+      blamed += fmt::format("{}rank {} {}{}", blamed.empty() ? "" : "; ", rank,
+                            place.ranks.empty() ? "" : "of the job ", fault);
     }
   }
-  return blamed.empty() ? fmt::format("on this machine came ranks {} of {} in the job",
-                                      fmt::join(came, ", "), job->size)
-                        : blamed;
+  return blamed.empty()
+             ? fmt::format("on this machine came ranks {} of {} in the job", fmt::join(came, ", "),
+                           place.ranks.empty() ? fmt::format("{}", job->size)
+                                               : fmt::format("{}", fmt::join(ranks, ", ")))
+             : blamed;
 }
 
 void report_once(const std::function<void()>& report, const std::function<void()>& tell_others) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace moebius::comm {
 
@@ -26,11 +27,22 @@ struct Job {
 // Returns nullopt where no launcher has started this process.
 std::optional<Job> launched_job();
 
+// Where processes of a job come together.
+struct MeetingPlace {
+  std::string name;        // by which they find each other; no other meeting has it
+  std::vector<int> ranks;  // in the job, by rank among those who meet; empty: all of the job
+
+  // Where the processes of the job, or those of `ranks`, come to make their `group_idx`-th group.
+  static MeetingPlace of_job(int group_idx);
+  static MeetingPlace of_ranks(std::vector<int> ranks, int group_idx);
+};
+
 // Shows the other processes of the machine that this one has come somewhere, as long as it lives.
 class Presence {
  public:
   Presence() = default;
-  explicit Presence(std::string_view where);
+  explicit Presence(std::string_view place_name);
+  explicit Presence(const MeetingPlace& place) : Presence(std::string_view(place.name)) {}
   Presence(Presence&& other) noexcept;
   Presence& operator=(Presence&& other) noexcept;
   ~Presence();
@@ -39,13 +51,13 @@ class Presence {
   int socket_ = -1;
 };
 
-// Where the command begins, and where a process comes to make its `group_idx`-th group.
+// The name of the place where the command begins.
 constexpr std::string_view kStart = "start";
-std::string start_of_group(int group_idx);
 
-// Says who of the job keeps the others waiting: "rank 2 is not there; rank 3 is stopped", or who
-// came, where it cannot tell.  Processes of other machines cannot be seen.
-std::string describe_presence(std::string_view where);
+// Says who of those who meet keeps the others waiting: "rank 2 is not there; rank 3 is stopped", or
+// who came, where it cannot tell.  Ranks are those of the job; where only some of the job meet, it
+// says so.  Processes of other machines cannot be seen.
+std::string describe_presence(const MeetingPlace& place);
 
 // Calls `report` in one process of the job on this machine, once, then in every process
 // `tell_others`, which makes others fail, too.  Where no launcher has started this process, the

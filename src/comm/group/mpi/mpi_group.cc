@@ -3,78 +3,30 @@
 #include "comm/group/mpi/mpi_group.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <functional>
 #include <thread>
 #include <utility>
 
-#include "comm/group/mpi/job.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
-#include "comm/group/mpi/shared_segments.h"
-#include "core/awake_deadline.h"
-#include "core/cpu_sets.h"
-#include "core/watchdog.h"
-#include "core/worker_team.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
-namespace moebius {
-namespace comm {
-
-namespace {
-
-// What a make_mpi_group() leaves to the next one of this process.
-struct Start {
-  int num_groups = 0;     // that have been made
-  Presence presence;      // at the newest of them
-  bool owns_mpi = false;  // MPI was initialised here, and no group owns it yet
-  // MPI cannot cancel a barrier, so one that was given up is waited for again.
-  MPI_Request barrier = MPI_REQUEST_NULL;
-  int num_passed = 0;
-};
-Start left_over;
-
-// What MPI itself may need to start and to end on a busy machine, beside the time for ranks to
-// come.
-constexpr std::chrono::milliseconds kMpiTime{2000};
-
-// Calls `step`, which waits for other ranks in MPI without a deadline.  When it takes longer than
-// `timeout` and kMpiTime, this process reports it, once for the job, and ends with exit code 3,
-// since MPI cannot give up a wait.
-void within_deadline(std::string_view name,
-                     std::chrono::milliseconds timeout,
-                     int group_idx,
-                     const std::function<void()>& step) {
-  timeout += kMpiTime;
-  const Watchdog watchdog(timeout, [&] {
-    constexpr int kExitCode = 3;  // as of the command, for what failed while it ran
-    report_once([&] {
-      const std::optional<Job> job = launched_job();
-      fmt::print(stderr, "moebius: rank {}: {} did not end within {} ms: {}\n", job ? job->rank : 0,
-                 name, timeout.count(), describe_presence(start_of_group(group_idx)));
-    });
-    std::_Exit(kExitCode);
-  });
-  step();
-}
-
-}  // namespace
+namespace moebius::comm {
 
 MpiGroup::MpiGroup(MPI_Comm comm,
-                   bool owns_mpi,
+                   std::shared_ptr<MpiLibrary> library,
+                   MeetingPlace place,
                    Topology topology,
                    std::chrono::milliseconds timeout,
                    int num_neighbours,
                    int num_cpus)
     : PeerGroup(topology, timeout, num_neighbours, num_cpus),
       comm_(comm),
-      owns_mpi_(owns_mpi),
+      library_(std::move(library)),
+      place_(std::move(place)),
       exceptions_at_start_(std::uncaught_exceptions()),
       has_left_(static_cast<size_t>(topology.size), false),
       told_(static_cast<size_t>(topology.size)) {
@@ -92,15 +44,9 @@ MpiGroup::~MpiGroup() {
   }
   tell_untold();
   if (is_over_ || wait_for_peers_to_leave()) {
-    within_deadline("MPI_Finalize", timeout_, left_over.num_groups - 1, [&] {
-      MPI_Comm_free(&comm_);
-      if (owns_mpi_) {
-        MPI_Finalize();
-      }
-    });
-  } else if (owns_mpi_) {
-    log(LogLevel::kInfo, fmt::format("rank {} does not finalize MPI after a failure", rank()));
-    remove_shared_segments();
+    within_deadline("MPI_Comm_free", timeout_, place_, [&] { MPI_Comm_free(&comm_); });
+  } else if (library_) {
+    library_->give_up();
   }
   for (KeptSend& send : kept_sends_) {
     if (send.request != MPI_REQUEST_NULL) {
@@ -282,124 +228,19 @@ void MpiGroup::tell_waiting() {
   }
 }
 
-namespace {
-
-struct Placement {
-  MPI_Comm comm = MPI_COMM_NULL;  // in which the ranks of a machine are consecutive
-  Topology topology;
-  int num_neighbours = 1;  // ranks of this machine that may use the same CPUs as this rank
-  int num_cpus = 1;
-};
-
-// REQUIRES: every rank has come, since MPI's collective calls wait without a deadline.
-Placement place_ranks(int ranks_per_node) {
-  Placement result;
-  int world_rank = 0;
-  int world_size = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-
-  // The world rank of a machine's first rank identifies the machine.
-  MPI_Comm machine = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank, MPI_INFO_NULL, &machine);
-  int machine_size = 1;
-  MPI_Comm_size(machine, &machine_size);
-  int machine_id = world_rank;
-  MPI_Bcast(&machine_id, 1, MPI_INT, 0, machine);
-
-  const std::vector<int> cpus = usable_cpus();
-  result.num_cpus = std::max(1, static_cast<int>(cpus.size()));
-  uint64_t cpus_hash = 0;
-  for (const int cpu : cpus) {
-    cpus_hash = cpus_hash * 8191 + static_cast<uint64_t>(cpu) + 1;
-  }
-  std::vector<uint64_t> hashes(static_cast<size_t>(machine_size));
-  MPI_Allgather(&cpus_hash, 1, MPI_UINT64_T, hashes.data(), 1, MPI_UINT64_T, machine);
-  result.num_neighbours = static_cast<int>(std::count(hashes.begin(), hashes.end(), cpus_hash));
-  MPI_Comm_free(&machine);
-
-  std::vector<int> machine_of(static_cast<size_t>(world_size));
-  MPI_Allgather(&machine_id, 1, MPI_INT, machine_of.data(), 1, MPI_INT, MPI_COMM_WORLD);
-  std::stable_sort(machine_of.begin(), machine_of.end());
-  // The new ranks are ordered by (machine, world rank), as machine_of now is.
-  MPI_Comm_split(MPI_COMM_WORLD, 0, machine_id, &result.comm);
-  MPI_Comm_rank(result.comm, &result.topology.rank);
-  result.topology.size = world_size;
-  result.topology.node_begin = {0};
-  for (int rank = 1; rank <= world_size; ++rank) {
-    const int begin = result.topology.node_begin.back();
-    const bool is_end = rank == world_size || machine_of[static_cast<size_t>(rank)] !=
-                                                  machine_of[static_cast<size_t>(begin)];
-    if (is_end || rank - begin == ranks_per_node) {
-      result.topology.node_begin.push_back(rank);
-    }
-  }
-  return result;
+std::unique_ptr<PeerGroup> MpiGroup::make_sub_group(const SubGroup& sub) {
+  // MPI waits here without a deadline.  A rank that gave up in the call that gathered the wishes
+  // may have been counted there, and is then missed in the barrier.
+  barrier("split");
+  MPI_Comm comm = MPI_COMM_NULL;
+  within_deadline("MPI_Comm_split", timeout_, place_, [&] {
+    mpi_check(MPI_Comm_split(comm_, sub.is_none() ? MPI_UNDEFINED : sub.first(), sub.topology.rank,
+                             &comm),
+              "MPI_Comm_split", rank());
+  });
+  return sub.is_none() ? nullptr
+                       : std::make_unique<MpiGroup>(comm, library_, place_, sub.topology, timeout_,
+                                                    num_neighbours(), num_cpus());
 }
 
-// Why there are two barriers: a rank that gives up in the first is counted there all the same once
-// the others have come, and is then missed in the second.
-void await_all_ranks(std::chrono::milliseconds timeout) {
-  constexpr int kBarriers = 2;
-  AwakeDeadline deadline(timeout);
-  for (; left_over.num_passed < kBarriers; ++left_over.num_passed) {
-    if (left_over.barrier == MPI_REQUEST_NULL) {
-      MPI_Ibarrier(MPI_COMM_WORLD, &left_over.barrier);
-    }
-    for (int all_here = 0; all_here == 0;) {
-      MPI_Test(&left_over.barrier, &all_here, MPI_STATUS_IGNORE);
-      if (all_here == 0 && deadline.expired()) {
-        int rank = 0;
-        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-        throw CommError(
-            fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms: {}",
-                        rank, timeout.count(),
-                        describe_presence(start_of_group(left_over.num_groups))),
-            rank, -1);
-      }
-      std::this_thread::yield();
-    }
-  }
-  left_over.num_passed = 0;
-}
-
-}  // namespace
-
-}  // namespace comm
-
-std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
-  expect_ge(options.ranks_per_node, 0, "ranks_per_node");
-  const auto timeout = comm::resolve_timeout(options.timeout);
-  int is_finalized = 0;
-  MPI_Finalized(&is_finalized);
-  if (is_finalized != 0) {
-    throw Unsupported("MPI has been finalized in this process and cannot start again");
-  }
-  comm::Presence presence(comm::start_of_group(comm::left_over.num_groups));
-  int is_initialized = 0;
-  MPI_Initialized(&is_initialized);
-  if (is_initialized == 0) {
-    int provided = 0;
-    comm::within_deadline("MPI_Init_thread", timeout, comm::left_over.num_groups, [&] {
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-    });
-    comm::left_over.owns_mpi = true;
-    if (provided < MPI_THREAD_SERIALIZED) {
-      log(LogLevel::kWarn, "this MPI wants every call from the thread that made the group");
-    }
-  }
-
-  comm::await_all_ranks(timeout);
-  comm::Placement placement;
-  comm::within_deadline("MPI_Comm_split", timeout, comm::left_over.num_groups,
-                        [&] { placement = comm::place_ranks(options.ranks_per_node); });
-  worker_team::set_num_processes(placement.num_neighbours);
-  auto group = std::make_unique<comm::MpiGroup>(
-      placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
-      placement.num_neighbours, placement.num_cpus);
-  ++comm::left_over.num_groups;
-  comm::left_over.presence = std::move(presence);
-  return group;
-}
-
-}  // namespace moebius
+}  // namespace moebius::comm

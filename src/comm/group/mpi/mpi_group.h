@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "comm/group/mpi/job.h"
+#include "comm/group/mpi/library.h"
 #include "comm/group/peer_group.h"
 #include "moebius/deadline.h"
 
@@ -35,9 +37,11 @@ struct Notice {
 
 class MpiGroup final : public PeerGroup {
  public:
-  // Takes ownership of the communicator.  With owns_mpi the destructor also finalizes MPI.
+  // Takes ownership of the communicator.  `library` is MPI where this library has initialised it,
+  // else null; `place` is where the processes of the job met.
   MpiGroup(MPI_Comm comm,
-           bool owns_mpi,
+           std::shared_ptr<MpiLibrary> library,
+           MeetingPlace place,
            Topology topology,
            std::chrono::milliseconds timeout,
            int num_neighbours,
@@ -49,6 +53,7 @@ class MpiGroup final : public PeerGroup {
 
  protected:
   std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
+  std::unique_ptr<PeerGroup> make_sub_group(const SubGroup& sub) override;
   void progress() override;
   void tell_failure(const Failure& failure) override;
   bool has_left(int peer) const override { return has_left_[static_cast<size_t>(peer)]; }
@@ -78,7 +83,8 @@ class MpiGroup final : public PeerGroup {
   bool wait_for_peers_to_leave();
 
   MPI_Comm comm_;
-  const bool owns_mpi_;
+  const std::shared_ptr<MpiLibrary> library_;
+  const MeetingPlace place_;
   const int exceptions_at_start_;
   std::vector<bool> has_left_;
   std::deque<KeptSend> kept_sends_;

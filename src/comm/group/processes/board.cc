@@ -2,45 +2,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/group/processes/board.h"
 
-#include <fmt/format.h>
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
 #include <new>
-
-#include "moebius/error.h"
 
 namespace moebius::comm {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "what processes share has no locks");
 
-Board::Board(int num_ranks) : num_ranks_(num_ranks) {
-  const auto n = static_cast<size_t>(num_ranks);
-  const size_t parts_at = 64;
-  const size_t pipes_at = parts_at + (n + 1) * sizeof(Part);
-  bytes_ = pipes_at + n * n * sizeof(Pipe);
-  // Pages that are never touched take no memory.
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw Unsupported(
-        fmt::format("memory of {} processes: mmap: {}", num_ranks, std::strerror(errno)));
-  }
-  memory_ = static_cast<std::byte*>(memory);
-  first_failed_ = new (memory_) std::atomic<int>(-1);
-  parts_ = reinterpret_cast<Part*>(memory_ + parts_at);
-  for (size_t i = 0; i <= n; ++i) {
-    new (parts_ + i) Part;
-  }
-  pipes_ = reinterpret_cast<Pipe*>(memory_ + pipes_at);
-  for (size_t i = 0; i < n * n; ++i) {
-    new (pipes_ + i) Pipe;  // its bytes stay untouched
-  }
+namespace {
+
+// The board begins with the ranks that failed first; then come the parts and the pipes.
+constexpr int64_t kPartsAt = 64;
+
+int64_t pipes_at(int num_ranks) {
+  return kPartsAt + (num_ranks + 1) * static_cast<int64_t>(sizeof(Board::Part));
 }
 
-Board::~Board() {
-  munmap(memory_, bytes_);
+}  // namespace
+
+int64_t Board::bytes_for(int num_ranks) {
+  const int64_t num_pipes = int64_t{num_ranks} * num_ranks;
+  return pipes_at(num_ranks) + num_pipes * static_cast<int64_t>(sizeof(Pipe));
+}
+
+Board::Board(int num_ranks, const File& file)
+    : num_ranks_(num_ranks),
+      memory_(file, bytes_for(num_ranks)),
+      firsts_(reinterpret_cast<Firsts*>(memory_.data())),
+      parts_(reinterpret_cast<Part*>(memory_.data() + kPartsAt)),
+      pipes_(reinterpret_cast<Pipe*>(memory_.data() + pipes_at(num_ranks))) {}
+
+std::shared_ptr<Board> Board::join(int num_ranks, const File& file) {
+  return std::shared_ptr<Board>(new Board(num_ranks, file));
+}
+
+std::shared_ptr<Board> Board::make(int num_ranks, const File& file) {
+  const std::shared_ptr<Board> board = join(num_ranks, file);
+  new (board->firsts_) Firsts;
+  for (int i = 0; i <= num_ranks; ++i) {
+    new (board->parts_ + i) Part;
+  }
+  for (int i = 0; i < num_ranks * num_ranks; ++i) {
+    new (board->pipes_ + i)
+        Pipe;  // its bytes stay untouched, and take no memory until they are used
+  }
+  return board;
 }
 
 void Board::tell(int part_index, const Failure& failure) {

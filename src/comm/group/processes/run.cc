@@ -42,7 +42,7 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
   worker_team::set_num_processes(cpus.pin(rank) ? 1 : options.num_ranks);
   auto host = std::make_unique<comm::ProcessGroup>(
       board, Topology::make(rank, options.num_ranks, options.ranks_per_node), timeout,
-      cpus.num_cpus());
+      options.num_ranks, cpus.num_cpus());
   if (options.devices.empty()) {
     return host;
   }
@@ -61,12 +61,16 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
                             const std::function<void(Group&)>& body) {
   std::unique_ptr<Group> group;
   bool has_failed = true;
+  bool is_comm_error = false;
   comm::FixedText<2048> message;
   try {
     group = make_group(options, board, rank, timeout);
     body(*group);
     group.reset();
     has_failed = false;
+  } catch (const CommError& error) {
+    message = std::string_view(error.what());
+    is_comm_error = true;
   } catch (...) {
     message = comm::current_exception_text();
   }
@@ -74,7 +78,7 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
     if (message.empty()) {
       message = std::string_view("an exception without a message");
     }
-    board->note_failed(rank);
+    board->note_failed(rank, is_comm_error);
     board->part(rank).error.set(message.view());
     if (group) {
       group->abort(message.view());
@@ -100,10 +104,9 @@ std::string how_it_ended(int rank, int status) {
 void run_process_ranks(const ProcessGroupOptions& options,
                        const std::function<void(Group&)>& body,
                        std::vector<std::string>* errors) {
-  constexpr int kMaxRanks = 256;
   const int num_ranks = options.num_ranks;
-  const auto timeout = comm::check_options(options, kMaxRanks);
-  const auto board = std::make_shared<Board>(num_ranks);
+  const auto timeout = comm::check_options(options, comm::kMaxProcesses);
+  const auto board = Board::make(num_ranks, comm::File::make_memory(Board::bytes_for(num_ranks)));
   std::vector<pid_t> children(static_cast<size_t>(num_ranks), -1);
   std::vector<bool> is_stopped(static_cast<size_t>(num_ranks), false);
   const auto kill_all = [&] {
@@ -114,7 +117,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
     }
   };
   const auto died = [&](int rank, const std::string& how) {
-    board->note_failed(rank);
+    board->note_failed(rank, false);
     if (board->part(rank).error.get().empty()) {
       board->part(rank).error.set(how);
     }

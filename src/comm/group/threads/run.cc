@@ -10,6 +10,7 @@
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/group/runner.h"
 #include "comm/group/threads/thread_group.h"
+#include "core/cpu_sets.h"
 #include "core/cuda/runtime.h"
 #include "core/start_thread.h"
 #include "moebius/settings.h"
@@ -18,34 +19,42 @@ namespace moebius {
 
 namespace {
 
-// Ends the wait of the others for a rank that has not begun, and whose exception is being handled.
-void tell_no_start(comm::SharedState& shared, int rank) noexcept {
-  shared.tell_failure(
-      comm::make_failure(rank, {"start", 0}, rank, comm::current_exception_text().view()));
-}
-
 SlowLink link_from_settings() {
   constexpr int64_t kMax = 1'000'000'000;
   return {std::chrono::microseconds(setting_int("MOEBIUS_LINK_LATENCY_US", 0, kMax).value_or(0)),
           setting_int("MOEBIUS_LINK_MB_PER_S", 1, kMax).value_or(0) * 1'000'000};
 }
 
-// The rank whose exception came first; -1: none.  Ranks that found or caused a failure have told it
-// in that order; the CommErrors of the other ranks only follow from it.
-int first_failed(comm::SharedState& shared, const std::vector<std::exception_ptr>& exceptions) {
-  for (const int author : shared.failure_authors()) {
-    if (exceptions[static_cast<size_t>(author)]) {
-      return author;
-    }
+bool is_comm_error(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
   }
-  const auto any = std::find_if(exceptions.begin(), exceptions.end(),
-                                [](const std::exception_ptr& e) { return e != nullptr; });
-  return any == exceptions.end() ? -1 : static_cast<int>(any - exceptions.begin());
 }
 
-std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique_ptr<Group> host) {
+// The rank whose exception came first; -1: none.  Ranks that found or caused a failure have told it
+// in that order.  The CommErrors of the other ranks only follow from it, and so does one that is
+// told before its cause: a rank that unwinds leaves its sub-groups before it tells why.
+int first_failed(comm::SharedState& shared, const std::vector<std::exception_ptr>& exceptions) {
+  std::vector<int> order = shared.failure_authors();
+  for (int rank = 0; rank < static_cast<int>(exceptions.size()); ++rank) {
+    order.push_back(rank);
+  }
+  std::erase_if(order, [&](int rank) { return !exceptions[static_cast<size_t>(rank)]; });
+  const auto own = std::find_if(order.begin(), order.end(), [&](int rank) {
+    return !is_comm_error(exceptions[static_cast<size_t>(rank)]);
+  });
+  return order.empty() ? -1 : own != order.end() ? *own : order.front();
+}
+
+// Gives the rank its GPU, if it has one.  After an error `host` is still there.
+std::unique_ptr<Group> on_its_device(const ThreadGroupOptions& options,
+                                     std::unique_ptr<Group>& host) {
   if (options.devices.empty()) {
-    return host;
+    return std::move(host);
   }
   const Device device = options.devices[static_cast<size_t>(host->rank())];
   cuda::make_current(device.index);
@@ -56,15 +65,52 @@ std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique
   return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(provider));
 }
 
+// Each rank takes a stack, and all share O(ranks^2) flags.  A larger number is surely a mistake.
+constexpr int kMaxRanks = 1024;
+
+std::vector<std::unique_ptr<Group>> make_groups(const ThreadGroupOptions& options,
+                                                const std::shared_ptr<comm::SharedState>& shared) {
+  const SlowLink link = options.link ? *options.link : link_from_settings();
+  expect_ge(link.latency.count(), 0, "latency of the link in us");
+  expect_ge(link.bytes_per_second, 0, "bytes_per_second of the link");
+  const comm::ThreadGroup::Setting setting{
+      .timeout = comm::resolve_timeout(options.timeout),
+      .link = link,
+      .num_threads = options.num_ranks,
+      .num_cpus = num_usable_cpus(),
+      .copy_threads = std::max(1, Stream::cpu().num_threads() / options.num_ranks)};
+  std::vector<std::unique_ptr<Group>> groups;
+  for (int rank = 0; rank < options.num_ranks; ++rank) {
+    groups.push_back(std::make_unique<comm::ThreadGroup>(
+        shared, Topology::make(rank, options.num_ranks, options.ranks_per_node), setting));
+  }
+  return groups;
+}
+
 }  // namespace
+
+bool pin_rank_thread(int rank, int num_ranks) {
+  expect_ge(num_ranks, 1, "num_ranks");
+  expect_ge(rank, 0, "rank");
+  expect_le(rank, num_ranks - 1, "rank");
+  return comm::RankCpus(num_ranks, true).pin(rank);
+}
+
+std::vector<std::unique_ptr<Group>> make_thread_groups(int num_ranks,
+                                                       const ThreadGroupOptions& options) {
+  expect(options.devices.empty() && !options.nccl,
+         "make_thread_groups makes groups without GPUs; make_nccl_group gives one to each");
+  ThreadGroupOptions own = options;
+  own.num_ranks = num_ranks;
+  comm::check_options(own, kMaxRanks);
+  return make_groups(own, std::make_shared<comm::SharedState>(num_ranks));
+}
 
 void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors) {
-  // Each rank takes a stack, and all share O(ranks^2) flags.  A larger number is surely a mistake.
-  constexpr int kMaxRanks = 1024;
   const int num_ranks = options.num_ranks;
-  const auto timeout = comm::check_options(options, kMaxRanks);
+  comm::check_options(options, kMaxRanks);
   expect(!options.nccl || !options.devices.empty(), "a nccl group needs devices, and has none");
   if (options.nccl) {
     // This loads the library, which sets an environment variable; no other thread may run
@@ -75,13 +121,9 @@ void run_thread_ranks(const ThreadGroupOptions& options,
     expect(device.is_cuda(), "a rank's device is cpu, expected a GPU");
     expect_usable(device);
   }
-  const SlowLink link = options.link ? *options.link : link_from_settings();
-  expect_ge(link.latency.count(), 0, "latency of the link in us");
-  expect_ge(link.bytes_per_second, 0, "bytes_per_second of the link");
-
   const comm::RankCpus cpus(num_ranks, options.pin);
-  const int shared_threads = std::max(1, Stream::cpu().num_threads() / num_ranks);
   const auto shared = std::make_shared<comm::SharedState>(num_ranks);
+  std::vector<std::unique_ptr<Group>> groups = make_groups(options, shared);
   std::vector<std::exception_ptr> exceptions(static_cast<size_t>(num_ranks));
   std::vector<std::string> messages(static_cast<size_t>(num_ranks));
   const auto note_exception = [&](size_t rank) noexcept {
@@ -97,21 +139,14 @@ void run_thread_ranks(const ThreadGroupOptions& options,
 
   const auto run_rank = [&](int rank) {
     const auto r = static_cast<size_t>(rank);
+    std::unique_ptr<Group> host = std::move(groups[r]);
+    std::unique_ptr<Group> group;
     try {
-      const bool is_pinned = cpus.pin(rank);
-      const auto group =
-          make_group(options, std::make_unique<comm::ThreadGroup>(
-                                  shared, Topology::make(rank, num_ranks, options.ranks_per_node),
-                                  timeout, cpus.num_cpus(),
-                                  is_pinned ? Stream::cpu() : Stream::cpu(shared_threads), link));
-      try {
-        body(*group);
-      } catch (...) {
-        group->abort(note_exception(r).view());
-      }
+      cpus.pin(rank);
+      group = on_its_device(options, host);
+      body(*group);
     } catch (...) {
-      note_exception(r);
-      tell_no_start(*shared, rank);
+      (group ? group : host)->abort(note_exception(r).view());
     }
   };
 
@@ -124,7 +159,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
                                      [&run_rank, rank] { run_rank(rank); }));
     } catch (...) {
       no_thread = std::current_exception();
-      tell_no_start(*shared, rank);
+      groups[static_cast<size_t>(rank)]->abort(comm::current_exception_text().view());
     }
   }
   for (std::thread& thread : threads) {

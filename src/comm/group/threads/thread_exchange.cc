@@ -177,7 +177,7 @@ bool ThreadExchange::take_from(int peer) {
   if (!claim) {
     return false;
   }
-  copy_blocks(threads_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
+  copy_blocks(threads_.copy_stream(), from.sends.of(group_.rank()), recvs_.of(peer), bytes);
   return true;
 }
 

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/group/peer_window.h"
 #include "comm/group/share.h"
 #include "comm/group/threads/thread_exchange.h"
+#include "core/cpu_sets.h"
 #include "core/huge_pages.h"
 
 namespace moebius::comm {
@@ -55,15 +57,12 @@ class ThreadWindow final : public PeerWindow {
 
 ThreadGroup::ThreadGroup(std::shared_ptr<SharedState> shared,
                          Topology topology,
-                         std::chrono::milliseconds timeout,
-                         int num_cpus,
-                         Stream copy_stream,
-                         const SlowLink& link)
-    : PeerGroup(topology, timeout, topology.size, num_cpus),
+                         const Setting& setting)
+    : PeerGroup(std::move(topology), setting.timeout, setting.num_threads, setting.num_cpus),
       shared_(std::move(shared)),
-      copy_stream_(std::move(copy_stream)) {
-  if (link.latency.count() > 0 || link.bytes_per_second > 0) {
-    departures_.emplace(link, topology.size);
+      setting_(setting) {
+  if (setting.link.latency.count() > 0 || setting.link.bytes_per_second > 0) {
+    departures_.emplace(setting.link, size());
   }
 }
 
@@ -71,6 +70,15 @@ ThreadGroup::~ThreadGroup() {
   tell_untold();
   own().has_left.store(true, std::memory_order_release);  // pairs with has_left
   shared_->num_left.fetch_add(1, std::memory_order_release);
+}
+
+const Stream& ThreadGroup::copy_stream() {
+  if (!copy_stream_) {
+    // A thread that was pinned since the group was made has its CPUs for itself.
+    const bool is_pinned = num_usable_cpus() < setting_.num_cpus;
+    copy_stream_ = is_pinned ? Stream::cpu() : Stream::cpu(setting_.copy_threads);
+  }
+  return *copy_stream_;
 }
 
 void ThreadGroup::count_traffic(int peer, int64_t bytes) {
@@ -152,6 +160,15 @@ std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t byt
       std::make_shared<const std::vector<Memory>>(share(*this, op, make_memory(bytes)));
   return std::make_unique<ThreadWindow>(*this, bytes, addresses_of(*memories, topology()),
                                         memories);
+}
+
+std::unique_ptr<PeerGroup> ThreadGroup::make_sub_group(const SubGroup& sub) {
+  const bool is_first = !sub.is_none() && sub.first() == rank();
+  const auto shared =
+      share(*this, "split", is_first ? std::make_shared<SharedState>(sub.size()) : nullptr);
+  return sub.is_none() ? nullptr
+                       : std::make_unique<ThreadGroup>(shared[static_cast<size_t>(sub.first())],
+                                                       sub.topology, setting_);
 }
 
 bool ThreadGroup::has_left(int peer) const {

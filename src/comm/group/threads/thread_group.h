@@ -4,7 +4,9 @@
 // ThreadGroup: ranks are threads of one process.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,13 +19,15 @@ namespace moebius::comm {
 
 class ThreadGroup final : public PeerGroup {
  public:
-  // copy_stream names the threads that copy large blocks.
-  ThreadGroup(std::shared_ptr<SharedState> shared,
-              Topology topology,
-              std::chrono::milliseconds timeout,
-              int num_cpus,
-              Stream copy_stream,
-              const SlowLink& link);
+  // What the ranks of one process have in common, also after a split.
+  struct Setting {
+    std::chrono::milliseconds timeout;
+    SlowLink link;
+    int num_threads;   // that the process has as ranks
+    int num_cpus;      // that these share
+    int copy_threads;  // that copy large blocks for a rank that is not pinned
+  };
+  ThreadGroup(std::shared_ptr<SharedState> shared, Topology topology, const Setting& setting);
   ~ThreadGroup() override;  // tells the peers that this rank has left
 
   void count_traffic(int peer, int64_t bytes) override;
@@ -37,6 +41,7 @@ class ThreadGroup final : public PeerGroup {
  protected:
   std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) override;
+  std::unique_ptr<PeerGroup> make_sub_group(const SubGroup& sub) override;
   void progress() override;
   void hear_failures() override { shared_->read_told(failures_); }
   void tell_failure(const Failure& failure) override { shared_->tell_failure(failure); }
@@ -47,13 +52,16 @@ class ThreadGroup final : public PeerGroup {
  private:
   friend class ThreadExchange;
 
+  // Names the threads that copy large blocks.  REQUIRES: the calling thread is the rank's.
+  const Stream& copy_stream();
   RankState& own() const { return shared_->of(rank()); }
   uint64_t op_id(std::string_view op);
   void wait_for_slot(const Call& call);
   void publish_completed();
 
   std::shared_ptr<SharedState> shared_;
-  Stream copy_stream_;
+  const Setting setting_;
+  std::optional<Stream> copy_stream_;                 // set at the first large copy
   std::optional<DepartureTimes> departures_;          // set where links are slow
   std::unordered_map<std::string, uint64_t> op_ids_;  // ids that op_id() has looked up before
   int64_t completed_by_all_ = 0;  // the last epoch known to be complete everywhere

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/processes/process_watch.h"
+
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace moebius::comm {
+
+ProcessWatch::ProcessWatch(std::span<const pid_t> pids) {
+  for (const pid_t pid : pids) {
+    processes_.emplace_back(pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1);
+    polled_.push_back({processes_.back().fd(), POLLIN, 0});
+  }
+}
+
+std::string ProcessWatch::describe(std::span<const int> ended, std::span<const int> not_come) {
+  std::string text;
+  for (const int rank : ended) {
+    text +=
+        fmt::format("{}rank {} has died: its process has ended", text.empty() ? "" : "; ", rank);
+  }
+  for (const int rank : not_come) {
+    if (std::find(ended.begin(), ended.end(), rank) == ended.end()) {
+      text += fmt::format("; rank {} has not come", rank);
+    }
+  }
+  return text;
+}
+
+std::vector<int> ProcessWatch::look() {
+  std::vector<int> ended;
+  const auto now = std::chrono::steady_clock::now();
+  if (polled_.empty() || now < next_look_) {
+    return ended;
+  }
+  next_look_ = now + kPause;
+  if (poll(polled_.data(), polled_.size(), 0) > 0) {
+    for (size_t rank = 0; rank < polled_.size(); ++rank) {
+      if (polled_[rank].revents != 0) {
+        ended.push_back(static_cast<int>(rank));
+        polled_[rank] = {-1, 0, 0};
+      }
+    }
+  }
+  return ended;
+}
+
+}  // namespace moebius::comm

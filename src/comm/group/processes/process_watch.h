@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// ProcessWatch: sees processes end that are not children of this one (pidfd_open(2)).
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/group/shared_file.h"
+
+namespace moebius::comm {
+
+class ProcessWatch {
+ public:
+  ProcessWatch() = default;  // watches nobody
+  // pids[r] is the process of rank r; 0: it is not watched.  Nor is one that the system does not
+  // let this process watch.
+  explicit ProcessWatch(std::span<const pid_t> pids);
+
+  // The ranks whose processes have ended and were not returned before.  It asks the system at most
+  // once in kPause.
+  std::vector<int> look();
+  // "rank 2 has died: its process has ended", for each of them; then "rank 3 has not come", for
+  // those that a group is waiting for when it starts.
+  static std::string describe(std::span<const int> ended, std::span<const int> not_come);
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{1};
+
+  std::vector<File> processes_;  // by rank
+  std::vector<pollfd> polled_;   // by rank; those that have ended have no descriptor
+  std::chrono::steady_clock::time_point next_look_;
+};
+
+}  // namespace moebius::comm
