@@ -3,7 +3,7 @@
 
 # The functions with which folders declare their targets. Optional libraries (MPI, the CUDA runtime)
 # may be named in LIBS whether they are found or not. Where they are, the target links them and sees
-# MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
+# MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1. The library itself is not linked with MPI.
 
 set(MOEBIUS_OPTIONAL_LIBS MPI::MPI_CXX CUDA::cudart_static)
 set(MOEBIUS_FEATURE_MPI::MPI_CXX MPI)
@@ -29,9 +29,12 @@ function(moebius_link_private out target)
   set(${out} ${linked} PARENT_SCOPE)
 endfunction()
 
-# moebius_set_common(<target>): sets the flags and include folders of code in src/.
+# moebius_set_common(<target>): sets the flags and include folders of code in src/. Symbols are hidden but for
+# those that public headers mark with MOEBIUS_API.
 function(moebius_set_common target)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(
+    ${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                         CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
@@ -76,33 +79,58 @@ function(moebius_isa_sources stage isa)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)
 endfunction()
 
-# Declares the library moebius::moebius of all stages, and moebius_internal for tests, benchmarks and the
-# command, which may also include internal headers. moebius_internal_headers has only these headers and what
-# they need.
-function(moebius_add_library)
+# moebius_link_stages(<target>): makes the library of the objects of all stages.
+function(moebius_link_stages target)
   get_property(object_libs GLOBAL PROPERTY MOEBIUS_OBJECT_LIBS)
+  foreach(object_lib IN LISTS object_libs)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object_lib}>)
+  endforeach()
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(
+    ${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moebius_flags>)
+  get_property(package_libs GLOBAL PROPERTY MOEBIUS_PACKAGE_LIBS)
+  target_link_libraries(${target} PRIVATE ${package_libs})
+  moebius_use_modules(${target})
+endfunction()
+
+# moebius_use_modules(<target>): builds what the library opens by itself before the target.
+function(moebius_use_modules target)
+  get_property(modules GLOBAL PROPERTY MOEBIUS_MODULES)
+  if(modules)
+    add_dependencies(${target} ${modules})
+  endif()
+endfunction()
+
+# Declares the library moebius::moebius of all stages, and moebius_internal for tests, benchmarks and the
+# command, which may also include internal headers and so link an archive. moebius_internal_headers has only
+# these headers and what they need.
+function(moebius_add_library)
   get_property(link_libs GLOBAL PROPERTY MOEBIUS_LINK_LIBS)
   list(REMOVE_DUPLICATES link_libs)
+  set(package_libs ${link_libs})
+  list(REMOVE_ITEM package_libs ${MOEBIUS_HEADER_ONLY_LIBS})
+  set_property(GLOBAL PROPERTY MOEBIUS_PACKAGE_LIBS ${package_libs})
+
   add_library(moebius)
   add_library(moebius::moebius ALIAS moebius)
-  foreach(object_lib IN LISTS object_libs)
-    target_sources(moebius PRIVATE $<TARGET_OBJECTS:${object_lib}>)
-  endforeach()
+  moebius_link_stages(moebius)
   set_target_properties(
-    moebius PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION
-                       ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
-  target_compile_features(moebius PUBLIC cxx_std_20)
-  # Worker threads may be in our code when a program closes a shared libmoebius.
-  target_link_options(moebius PRIVATE $<$<BOOL:${BUILD_SHARED_LIBS}>:LINKER:-z,nodelete>)
-  target_include_directories(
-    moebius PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(moebius PRIVATE $<BUILD_INTERFACE:moebius_flags>)
-
-  set(packages_libs ${link_libs})
-  list(REMOVE_ITEM packages_libs ${MOEBIUS_HEADER_ONLY_LIBS})
-  target_link_libraries(moebius PRIVATE ${packages_libs})
-  set_property(GLOBAL PROPERTY MOEBIUS_PACKAGE_LIBS ${packages_libs})
+    moebius PROPERTIES VERSION ${PROJECT_VERSION} LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+                       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set(archive moebius)
+  if(BUILD_SHARED_LIBS)
+    # It finds libmoebius_mpi.so beside itself. Worker threads may be in our code when a program closes it. The
+    # map hides what standard templates make of our types.
+    set(map ${PROJECT_SOURCE_DIR}/cmake/libmoebius.map)
+    set_target_properties(moebius PROPERTIES BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN" LINK_DEPENDS ${map})
+    target_link_options(moebius PRIVATE LINKER:-z,nodelete LINKER:--version-script=${map})
+    set(archive moebius_archive)
+    add_library(moebius_archive STATIC EXCLUDE_FROM_ALL)
+    moebius_link_stages(moebius_archive)
+  endif()
 
   add_library(moebius_internal_headers INTERFACE)
   target_include_directories(
@@ -115,7 +143,20 @@ function(moebius_add_library)
     endif()
   endforeach()
   add_library(moebius_internal INTERFACE)
-  target_link_libraries(moebius_internal INTERFACE moebius moebius_internal_headers)
+  target_link_libraries(moebius_internal INTERFACE ${archive} moebius_internal_headers)
+endfunction()
+
+# moebius_add_module(<name> SOURCES <files>... LIBS <libraries>...): declares <build>/lib/libmoebius_<name>.so,
+# which libmoebius opens by itself, so that only it needs these libraries.
+function(moebius_add_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  set(target moebius_${name})
+  add_library(${target} SHARED ${arg_SOURCES})
+  moebius_set_common(${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${target} PRIVATE ${arg_LIBS})
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  set_property(GLOBAL APPEND PROPERTY MOEBIUS_MODULES ${target})
 endfunction()
 
 # moebius_add_problems(SOURCES <files>... [CUDA_SOURCES <files>...]): declares the problem sizes and oracles that
@@ -137,8 +178,9 @@ function(moebius_add_program target folder)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "STAGES")
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(
-    ${target} PROPERTIES CXX_EXTENSIONS OFF LINKER_LANGUAGE CXX
+    ${target} PROPERTIES CXX_EXTENSIONS OFF LINKER_LANGUAGE CXX BUILD_RPATH "$ORIGIN/../lib"
                          RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
+  moebius_use_modules(${target})
   if(arg_STAGES)
     foreach(stage IN LISTS arg_STAGES)
       target_sources(${target} PRIVATE $<TARGET_OBJECTS:moebius_${stage}>)

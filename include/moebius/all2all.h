@@ -14,12 +14,13 @@
 #include <memory>
 #include <optional>
 
+#include "moebius/api.h"
 #include "moebius/dispatch.h"
 #include "moebius/group.h"
 #include "moebius/low_latency.h"
 #include "moebius/prepare_finalize.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // Every rank gets every token.  Rows, ids, weights and scales are gathered, each rank computes its
 // experts (or its shard of all experts) on all rows, and the partial sums are reduced and

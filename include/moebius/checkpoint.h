@@ -16,10 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/moe_layer.h"
 #include "moebius/safetensors.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // The content of config.json that MoE layers need.  Sizes are in elements.
 struct ModelInfo {

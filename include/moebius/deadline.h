@@ -7,7 +7,9 @@
 
 #include <chrono>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 class Deadline {
  public:

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <string>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 enum class DeviceType : uint8_t { kCpu, kCuda };
 

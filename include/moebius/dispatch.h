@@ -22,13 +22,14 @@
 #include <span>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/group.h"
 #include "moebius/pending.h"
 #include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // Where each expert lives.  A linear placement gives neighbours to a rank; the first E % R ranks
 // own one more.

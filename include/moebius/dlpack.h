@@ -10,11 +10,12 @@
 
 #include <optional>
 
+#include "moebius/api.h"
 #include "moebius/tensor.h"
 
 struct DLManagedTensor;  // <dlpack/dlpack.h>
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // The caller owns the result and must call its deleter once; until then the result keeps the
 // storage alive.  Storage of a borrowed tensor is not kept alive: its lender still has to do that.

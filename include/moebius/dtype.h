@@ -16,10 +16,11 @@
 #include <string_view>
 #include <type_traits>
 
+#include "moebius/api.h"
 #include "moebius/error.h"
 #include "moebius/float_types.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 enum class DType : uint8_t {
   kF32,

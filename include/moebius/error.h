@@ -14,7 +14,9 @@
 #include <string_view>
 #include <type_traits>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 class Error : public std::runtime_error {
  public:

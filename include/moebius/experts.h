@@ -28,13 +28,14 @@
 #include <span>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/quant_config.h"
 #include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 enum class ActivationFormat : uint8_t { kStandard, kBatched };
 std::string_view name(ActivationFormat format);  // "standard", "batched"

@@ -15,7 +15,9 @@
 #include <bit>
 #include <cstdint>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 namespace detail {
 

@@ -10,9 +10,10 @@
 #include <functional>
 #include <memory>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 class Graph {
  public:

@@ -25,12 +25,13 @@
 #include <string_view>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/dtype.h"
 #include "moebius/error.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 class Profile;
 

@@ -8,7 +8,9 @@
 
 #include <string_view>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 

@@ -23,10 +23,11 @@
 #include <memory>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/dispatch.h"
 #include "moebius/group.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // What combine sends back, and how it sums.  Sums are in f32 and begin with 0.
 enum class LowLatencySum : uint8_t {

@@ -15,12 +15,13 @@
 #include <memory>
 #include <optional>
 
+#include "moebius/api.h"
 #include "moebius/experts.h"
 #include "moebius/prepare_finalize.h"
 #include "moebius/router.h"
 #include "moebius/shared_experts.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 struct KernelInput {
   Tensor hidden;              // [T, H] f32/bf16/f16

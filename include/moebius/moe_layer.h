@@ -25,13 +25,14 @@
 #include <optional>
 #include <string>
 
+#include "moebius/api.h"
 #include "moebius/group.h"
 #include "moebius/low_latency.h"
 #include "moebius/modular_kernel.h"
 #include "moebius/parallel_config.h"
 #include "moebius/router.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // The weights of one layer and the facts that go with them, as a checkpoint gives them.
 struct MoeLayerWeights {

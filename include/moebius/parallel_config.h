@@ -11,10 +11,11 @@
 #include <optional>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/dtype.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 enum class All2AllBackend : uint8_t {
   kNone,

@@ -8,7 +8,9 @@
 
 #include <functional>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 // The second half of an asynchronous operation.  `hook` completes the transfer and does nothing
 // else; it may be empty.  `receive` hands over the result and is called once, after the hook.

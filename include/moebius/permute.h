@@ -11,10 +11,11 @@
 
 #include <cstdint>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // Rows of local expert e are [expert_offsets[e], expert_offsets[e + 1]), sorted by (token, k).
 struct Permutation {

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/dispatch.h"
 #include "moebius/experts.h"
 #include "moebius/pending.h"
@@ -28,7 +29,7 @@
 #include "moebius/weight_and_reduce.h"
 #include "moebius/workspace.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // What a call runs with.  The caller owns all of it and keeps it alive until the call has returned.
 struct CallContext {

@@ -17,9 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 class Profile {
  public:

@@ -16,9 +16,10 @@
 #include <string>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 enum class QuantFormat : uint8_t {
   kFp8,        // e4m3

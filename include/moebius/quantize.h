@@ -12,12 +12,13 @@
 #include <optional>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/quant_config.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // How a matrix is quantized.  For int8 the group decides the rounding, as in vLLM's kernels:
 //   per tensor  half to even;  per token  half away from zero;  groups  toward zero.

@@ -12,11 +12,12 @@
 #include <memory>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 enum class Scoring : uint8_t {
   kSoftmax,  // over all experts, or over the chosen ones with score_after_topk

@@ -13,9 +13,10 @@
 
 #include <cstdint>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 struct RowArrivals {
   // Kernels on the receiving GPU poll this device memory.  It lives as long as the object that

@@ -18,9 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "moebius/api.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // The header of a file has such an entry for each tensor.
 struct SafetensorsEntry {

@@ -12,9 +12,10 @@
 
 #include <cstdint>
 
+#include "moebius/api.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // The shape with rows padded to a multiple of 128 and columns to a multiple of 4.
 Shape swizzled_scale_shape(int64_t rows, int64_t cols);

@@ -13,7 +13,9 @@
 #include <string>
 #include <string_view>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 struct SettingInfo {
   std::string_view name;           // "MOEBIUS_EXPERTS"

@@ -13,12 +13,13 @@
 #include <memory>
 #include <optional>
 
+#include "moebius/api.h"
 #include "moebius/experts.h"
 #include "moebius/prepare_finalize.h"
 #include "moebius/quantize.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 class SharedExperts {
  public:

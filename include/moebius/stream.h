@@ -14,9 +14,10 @@
 #include <memory>
 #include <utility>
 
+#include "moebius/api.h"
 #include "moebius/device.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 namespace detail {
 struct StreamImpl;

@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 // "No" is an answer here and not an error.  `reason` then holds the values that decided, as in
 // "hidden 7000 is not a multiple of 128".

@@ -20,10 +20,11 @@
 #include <string>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/device.h"
 #include "moebius/dtype.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 class Stream;
 

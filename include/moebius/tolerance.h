@@ -10,10 +10,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "moebius/api.h"
 #include "moebius/quant_config.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // |actual - expected| / |expected| in the 2-norm over all elements that were added.  The value is 0
 // where both are equal, and infinity where either holds NaN or infinity or only `expected` is zero.

@@ -11,11 +11,12 @@
 #include <memory>
 #include <string_view>
 
+#include "moebius/api.h"
 #include "moebius/experts.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 std::string_view name(WeightAndReduceKind kind);  // "delegate", "contiguous", ...
 

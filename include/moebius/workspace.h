@@ -10,10 +10,11 @@
 #include <memory>
 #include <span>
 
+#include "moebius/api.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius MOEBIUS_API {
 
 // Tensors that are alive at the same time are in different slots.
 enum class WorkspaceSlot : uint8_t {

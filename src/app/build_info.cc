@@ -6,12 +6,9 @@
 
 #include "app/build_config.h"
 #include "app/report/page.h"
+#include "moebius/version.h"
 
 namespace moebius::app {
-
-std::string_view version() {
-  return MOEBIUS_VERSION;
-}
 
 std::string_view commit() {
   return MOEBIUS_COMMIT;

@@ -11,7 +11,6 @@
 
 namespace moebius::app {
 
-std::string_view version();  // "0.1.0"
 std::string_view commit();   // "3e9baab", with "-dirty" after it where files differed; or "unknown"
 std::string version_line();  // "moebius 0.1.0 (3e9baab)"
 

@@ -18,6 +18,7 @@
 #include "moebius/experts.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
+#include "moebius/version.h"
 #include "plan/formats.h"
 #include "plan/gemm.h"
 #include "quant/impls.h"

@@ -38,6 +38,7 @@ constexpr SettingInfo kSettings[] = {
      "forces the vectors of cpu_portable (vnni, avx2, plain)"},
     {"MOEBIUS_GEMM", "as the plan says",
      "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)"},
+    {"MOEBIUS_MPI_LIBRARY", "libmoebius_mpi.so", "what mpi groups load: MPI behind our own table"},
     {"MOEBIUS_NCCL_LIBRARY", "libnccl.so.2", "the NCCL library that nccl groups load"},
 };
 

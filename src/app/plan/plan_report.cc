@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "app/build_info.h"
+#include "moebius/version.h"
 #include "plan/gemm.h"
 
 namespace moebius::app {

@@ -25,6 +25,7 @@
 #include "checkpoint/model_files.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
+#include "moebius/version.h"
 
 namespace moebius::app {
 

@@ -10,6 +10,7 @@
 #include "app/build_info.h"
 #include "app/machine.h"
 #include "moebius/quantize.h"
+#include "moebius/version.h"
 
 namespace moebius::app {
 

@@ -3,11 +3,11 @@
 #include "comm/group/mpi/library.h"
 
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "comm/group/mpi/loaded_mpi.h"
 #include "comm/group/mpi/shared_segments.h"
 #include "core/watchdog.h"
 #include "moebius/log.h"
@@ -44,17 +44,16 @@ void within_deadline(std::string_view name,
 
 MpiLibrary::MpiLibrary(std::chrono::milliseconds timeout, const MeetingPlace& place)
     : timeout_(timeout), place_(place) {
-  int provided = 0;
-  within_deadline("MPI_Init_thread", timeout, place,
-                  [&] { MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided); });
-  if (provided < MPI_THREAD_SERIALIZED) {
+  int is_serialized = 0;
+  within_deadline("MPI_Init_thread", timeout, place, [&] { mpi().init(&is_serialized); });
+  if (is_serialized == 0) {
     log(LogLevel::kWarn, "this MPI wants every call from the thread that made the group");
   }
 }
 
 MpiLibrary::~MpiLibrary() {
   if (may_finalize_) {
-    within_deadline("MPI_Finalize", timeout_, place_, [] { MPI_Finalize(); });
+    within_deadline("MPI_Finalize", timeout_, place_, [] { mpi().finalize(); });
   } else {
     log(LogLevel::kInfo,
         fmt::format("rank {} does not finalize MPI after a failure", rank_of_job()));

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "comm/group/mpi/mpi_check.h"
+#include "comm/group/mpi/loaded_mpi.h"
 #include "moebius/deadline.h"
 
 namespace moebius::comm {
@@ -45,11 +45,11 @@ void MpiExchange::post(Transfer transfer, std::byte* data, int64_t bytes, int ta
   ++num_open_with_[static_cast<size_t>(rank)];
   ++num_open_;
   transfers_.push_back(std::move(transfer));
-  requests_.resize(transfers_.size(), MPI_REQUEST_NULL);
-  MPI_Request* request = &requests_.back();
-  const auto count = static_cast<int>(bytes);
-  mpi_check(is_send ? MPI_Isend(data, count, MPI_BYTE, rank, tag, mpi_.comm_, request)
-                    : MPI_Irecv(data, count, MPI_BYTE, rank, tag, mpi_.comm_, request),
+  requests_.resize(transfers_.size(), mpi().no_request);
+  MpiRequest* request = &requests_.back();
+  const auto count = static_cast<size_t>(bytes);
+  mpi_check(is_send ? mpi().isend(mpi_.comm_, data, count, rank, tag, request)
+                    : mpi().irecv(mpi_.comm_, data, count, rank, tag, request),
             is_send ? "MPI_Isend" : "MPI_Irecv", group_.rank());
 }
 
@@ -116,10 +116,10 @@ bool MpiExchange::advance() {
   while (num_open_ > 0) {
     finished_.resize(requests_.size());
     int num_finished = 0;
-    mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &num_finished,
-                           finished_.data(), MPI_STATUSES_IGNORE),
+    mpi_check(mpi().test_some(static_cast<int>(requests_.size()), requests_.data(), &num_finished,
+                              finished_.data()),
               "MPI_Testsome", group_.rank());
-    if (num_finished <= 0) {  // MPI_UNDEFINED, for no open request, is negative
+    if (num_finished == 0) {
       return false;
     }
     for (int i = 0; i < num_finished; ++i) {
@@ -137,15 +137,15 @@ void MpiExchange::cancel() noexcept {
   const Deadline deadline = Deadline::after(kGrace);
   for (size_t i = 0; i < requests_.size(); ++i) {
     const Kind kind = transfers_[i].kind;
-    if (requests_[i] != MPI_REQUEST_NULL &&
+    if (requests_[i] != mpi().no_request &&
         (kind == Kind::kHeaderRecv || kind == Kind::kDataRecv)) {
-      MPI_Cancel(&requests_[i]);
+      mpi().cancel(&requests_[i]);
     }
   }
   for (size_t i = 0; i < requests_.size(); ++i) {
-    int is_over = requests_[i] == MPI_REQUEST_NULL ? 1 : 0;
+    int is_over = requests_[i] == mpi().no_request ? 1 : 0;
     while (is_over == 0) {
-      MPI_Test(&requests_[i], &is_over, MPI_STATUS_IGNORE);
+      mpi().test(&requests_[i], &is_over);
       if (is_over == 0 && deadline.expired()) {
         break;
       }

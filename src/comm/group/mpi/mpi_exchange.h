@@ -50,10 +50,10 @@ class MpiExchange final : public StreamExchange {
   MpiGroup& mpi_;
   const int data_tag_;
   std::vector<Transfer> transfers_;
-  std::vector<MPI_Request> requests_;  // of transfers_
-  std::vector<int> num_open_with_;     // [num_ranks] transfers under way
-  size_t num_open_ = 0;                // with all peers
-  std::vector<int> finished_;          // what MPI_Testsome found
+  std::vector<MpiRequest> requests_;  // of transfers_
+  std::vector<int> num_open_with_;    // [num_ranks] transfers under way
+  size_t num_open_ = 0;               // with all peers
+  std::vector<int> finished_;         // what MPI found
 };
 
 }  // namespace moebius::comm

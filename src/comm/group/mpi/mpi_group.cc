@@ -9,14 +9,14 @@
 #include <thread>
 #include <utility>
 
-#include "comm/group/mpi/mpi_check.h"
+#include "comm/group/mpi/loaded_mpi.h"
 #include "comm/group/mpi/mpi_exchange.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius::comm {
 
-MpiGroup::MpiGroup(MPI_Comm comm,
+MpiGroup::MpiGroup(MpiComm comm,
                    std::shared_ptr<MpiLibrary> library,
                    MeetingPlace place,
                    Topology topology,
@@ -33,9 +33,9 @@ MpiGroup::MpiGroup(MPI_Comm comm,
   constexpr size_t kSpareNotices = 4;
   sent_notices_.resize(kSpareNotices);
   for (SentNotice& sent : sent_notices_) {
-    sent.requests.resize(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+    sent.requests.resize(static_cast<size_t>(size()), mpi().no_request);
   }
-  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  mpi().return_errors(comm_);
 }
 
 MpiGroup::~MpiGroup() {
@@ -44,12 +44,12 @@ MpiGroup::~MpiGroup() {
   }
   tell_untold();
   if (is_over_ || wait_for_peers_to_leave()) {
-    within_deadline("MPI_Comm_free", timeout_, place_, [&] { MPI_Comm_free(&comm_); });
+    within_deadline("MPI_Comm_free", timeout_, place_, [&] { mpi().free(&comm_); });
   } else if (library_) {
     library_->give_up();
   }
   for (KeptSend& send : kept_sends_) {
-    if (send.request != MPI_REQUEST_NULL) {
+    if (send.request != mpi().no_request) {
       (void)new std::vector<std::byte>(std::move(send.buffer));  // leaked: MPI may still read it
     }
   }
@@ -142,14 +142,14 @@ void MpiGroup::send_notice(const Notice& notice) {
                            [](const SentNotice& each) { return !each.is_under_way; });
   if (sent == sent_notices_.end()) {
     sent = sent_notices_.emplace(sent);
-    sent->requests.resize(static_cast<size_t>(size()), MPI_REQUEST_NULL);
+    sent->requests.resize(static_cast<size_t>(size()), mpi().no_request);
   }
   sent->notice = notice;
   sent->is_under_way = true;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank() && !is_dead(peer)) {
-      mpi_check(MPI_Isend(&sent->notice, static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
-                          kNoticeTag, comm_, &sent->requests[static_cast<size_t>(peer)]),
+      mpi_check(mpi().isend(comm_, &sent->notice, sizeof(notice), peer, kNoticeTag,
+                            &sent->requests[static_cast<size_t>(peer)]),
                 "MPI_Isend", rank());
     }
   }
@@ -157,18 +157,14 @@ void MpiGroup::send_notice(const Notice& notice) {
 
 void MpiGroup::receive_notices() {
   for (;;) {
-    int is_there = 0;
-    MPI_Status status{};
-    mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, kNoticeTag, comm_, &is_there, &status), "MPI_Iprobe",
-              rank());
-    if (is_there == 0) {
+    int peer = -1;
+    mpi_check(mpi().probe(comm_, kNoticeTag, &peer), "MPI_Iprobe", rank());
+    if (peer < 0) {
       return;
     }
     Notice notice;
-    mpi_check(MPI_Recv(&notice, static_cast<int>(sizeof(notice)), MPI_BYTE, status.MPI_SOURCE,
-                       kNoticeTag, comm_, MPI_STATUS_IGNORE),
-              "MPI_Recv", rank());
-    const auto source = static_cast<size_t>(status.MPI_SOURCE);
+    mpi_check(mpi().recv(comm_, &notice, sizeof(notice), peer, kNoticeTag), "MPI_Recv", rank());
+    const auto source = static_cast<size_t>(peer);
     switch (notice.kind) {
       case Notice::kLeft:
         has_left_[source] = true;
@@ -185,13 +181,13 @@ void MpiGroup::receive_notices() {
 void MpiGroup::drop_finished_sends() {
   std::erase_if(kept_sends_, [](KeptSend& send) {
     int is_over = 0;
-    MPI_Test(&send.request, &is_over, MPI_STATUS_IGNORE);
+    mpi().test(&send.request, &is_over);
     return is_over != 0;
   });
   for (SentNotice& sent : sent_notices_) {
     if (sent.is_under_way) {
       int are_over = 0;
-      MPI_Testall(size(), sent.requests.data(), &are_over, MPI_STATUSES_IGNORE);
+      mpi().test_all(size(), sent.requests.data(), &are_over);
       sent.is_under_way = are_over == 0;
     }
   }
@@ -232,10 +228,9 @@ std::unique_ptr<PeerGroup> MpiGroup::make_sub_group(const SubGroup& sub) {
   // MPI waits here without a deadline.  A rank that gave up in the call that gathered the wishes
   // may have been counted there, and is then missed in the barrier.
   barrier("split");
-  MPI_Comm comm = MPI_COMM_NULL;
+  MpiComm comm;
   within_deadline("MPI_Comm_split", timeout_, place_, [&] {
-    mpi_check(MPI_Comm_split(comm_, sub.is_none() ? MPI_UNDEFINED : sub.first(), sub.topology.rank,
-                             &comm),
+    mpi_check(mpi().split(comm_, sub.is_none() ? -1 : sub.first(), sub.topology.rank, &comm),
               "MPI_Comm_split", rank());
   });
   return sub.is_none() ? nullptr

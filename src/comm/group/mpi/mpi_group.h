@@ -5,8 +5,6 @@
 // Irecv, Testsome, Iprobe), so that the deadlines are kept here.
 #pragma once
 
-#include <mpi.h>
-
 #include <deque>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 
 #include "comm/group/mpi/job.h"
 #include "comm/group/mpi/library.h"
+#include "comm/group/mpi/mpi_api.h"
 #include "comm/group/peer_group.h"
 #include "moebius/deadline.h"
 
@@ -39,7 +38,7 @@ class MpiGroup final : public PeerGroup {
  public:
   // Takes ownership of the communicator.  `library` is MPI where this library has initialised it,
   // else null; `place` is where the processes of the job met.
-  MpiGroup(MPI_Comm comm,
+  MpiGroup(MpiComm comm,
            std::shared_ptr<MpiLibrary> library,
            MeetingPlace place,
            Topology topology,
@@ -65,14 +64,14 @@ class MpiGroup final : public PeerGroup {
 
   // A send whose buffer outlives the exchange or call that made it.
   struct KeptSend {
-    MPI_Request request = MPI_REQUEST_NULL;
+    MpiRequest request;
     std::vector<std::byte> buffer;
   };
 
   // A notice that is on its way to the peers.
   struct SentNotice {
     Notice notice;
-    std::vector<MPI_Request> requests;
+    std::vector<MpiRequest> requests;
     bool is_under_way = false;
   };
 
@@ -82,7 +81,7 @@ class MpiGroup final : public PeerGroup {
   void drop_finished_sends();
   bool wait_for_peers_to_leave();
 
-  MPI_Comm comm_;
+  MpiComm comm_;
   const std::shared_ptr<MpiLibrary> library_;
   const MeetingPlace place_;
   const int exceptions_at_start_;

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "comm/group/mpi/mpi_api.h"
+
+namespace moebius::comm {
+
+// The table of libmoebius_mpi.so, which the first call opens.  It is looked for beside libmoebius
+// (or where the program's own search path says), unless MOEBIUS_MPI_LIBRARY names it.
+// Throws Unsupported where it cannot be opened, with the reason.  Thread-safety: any thread.
+const MpiApi& mpi();
+
+// Throws CommError with MPI's text unless the call succeeded.
+void mpi_check(int status, std::string_view call, int rank);
+
+}  // namespace moebius::comm
