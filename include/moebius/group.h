@@ -329,8 +329,8 @@ struct ProcessGroupOptions {
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;                       // as with threads
-  // A GPU for each rank, in a nccl group over this one; empty: ranks have no GPU.
-  std::vector<Device> devices = {};
+  std::vector<Device> devices = {};      // as with threads; make_cuda_group() says how they reach
+  bool nccl = false;                     // with a device per rank: make_nccl_group() instead
 };
 // Runs the body on num_ranks forked processes and waits for them.  What the ranks change in memory
 // is lost with them.  When a rank throws, dies or exits, the others are told at once.  A process
@@ -393,6 +393,16 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();
 // True when an MPI launcher has started this process, or MPI has been initialised already.
 bool launched_by_mpi();
+
+// peer: each rank of a host group (threads, processes or mpi of one machine) gets a GPU; several
+// ranks may share one.  The host group still makes all host calls.  Windows are memory of the GPUs,
+// which ranks of the host group's nodes reach over NVLink or PCIe: rank threads at its own address,
+// processes through CUDA's interprocess handles.  Kernels of processes that share a GPU take turns
+// (unless an MPS server runs), so what waits for another process costs time slices there.
+// exchange_on() among processes makes the host wait for this rank's own work on the stream.
+// Collective.  Throws Unsupported, with the reason, on every rank when one of them cannot reach
+// another's memory.  After an error the host group is still the caller's.
+std::unique_ptr<Group> make_cuda_group(std::unique_ptr<Group>&& host, Device device);
 
 // nccl: each rank of a host group (threads, processes, mpi) has a GPU of its own.  The host group
 // still makes all host calls.  Windows are symmetric memory of NCCL, which ranks reach over NVLink

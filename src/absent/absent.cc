@@ -5,6 +5,7 @@
 // but a few throw Unsupported.  Only this file knows what several stages lack; its object belongs
 // to core, which every program links.
 #include "comm/device/sum_parts.h"
+#include "comm/group/cuda/cuda_group.h"
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
 #include "core/cuda/runtime.h"
@@ -39,6 +40,14 @@ namespace {
 }
 
 }  // namespace
+
+namespace comm {
+
+std::unique_ptr<DeviceProvider> make_ipc_access(Group&, Device device) {
+  refuse(device.index);
+}
+
+}  // namespace comm
 
 namespace cuda {
 

@@ -20,8 +20,9 @@ inline constexpr int kQueuesPerRank = 4;
 inline constexpr int kQueuesPerRankInGraphs = 6;
 inline constexpr int kMaxQueues = 32;
 
-// Collective.  Returns the ranks on this rank's GPU in order, this one included.  On CPUs, and for
-// ranks that are processes, which have a GPU each, that is this rank alone.
+// Collective.  Returns the ranks of this process on this rank's GPU in order, this one included.  On
+// CPUs, and for ranks that are processes, which have hardware queues of their own and take turns,
+// that is this rank alone.
 std::vector<int> ranks_on_this_gpu(Group& group);
 
 // Returns whether num_ranks ranks of a GPU may replay graphs of a layer side by side, in a process

@@ -129,3 +129,16 @@ void CudaGroup::wait_until(std::string_view op,
 }
 
 }  // namespace moebius::comm
+
+namespace moebius {
+
+std::unique_ptr<Group> make_cuda_group(std::unique_ptr<Group>&& host, Device device) {
+  expect(device.is_cuda(), "the device of a rank of a peer group is cpu, expected a GPU");
+  expect_usable(device);
+  cuda::make_current(device.index);
+  auto provider = host->shares_address_space() ? comm::make_peer_access(*host, device)
+                                               : comm::make_ipc_access(*host, device);
+  return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(provider));
+}
+
+}  // namespace moebius

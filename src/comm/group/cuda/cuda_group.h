@@ -85,5 +85,8 @@ class CudaGroup final : public Group {
 // Collective.  Makes windows through peer access.  Throws Unsupported on every rank when a GPU of a
 // node cannot reach another's memory.  REQUIRES: ranks share an address space.
 std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device);
+// Collective.  The same for ranks that are processes of one machine, by CUDA's interprocess
+// handles.
+std::unique_ptr<DeviceProvider> make_ipc_access(Group& host, Device device);
 
 }  // namespace moebius::comm

@@ -7,19 +7,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/group/cuda/cuda_window.h"
+#include "comm/group/cuda/kept_windows.h"
 #include "comm/group/nccl/communicator.h"
 #include "comm/group/nccl/library.h"
 #include "comm/group/nccl/lsa_pointers.h"
-#include "comm/routing/common_ids.h"
 #include "core/cuda/runtime.h"
 #include "moebius/log.h"
 
@@ -37,44 +35,10 @@ struct Registration {
   ncclWindow_t window = nullptr;
 };
 
-// The registered memory of a rank's windows, by the number of the collective call that made each.
-// Why a window that is gone stays registered for a while: all ranks must give back the same windows
-// before they make the next, since NCCL lays them out on each rank on its own; and unmapping memory
-// may wait for the GPU, whose kernels may wait for this rank.
-class Registrations {
- public:
-  explicit Registrations(std::shared_ptr<Communicator> node) : node_(std::move(node)) {}
-  ~Registrations() {
-    for (const auto& [id, registration] : all_) {
-      give_back(registration);
-    }
-  }
+using Registrations = KeptWindows<Registration>;
 
-  Registration& add(int64_t id) {
-    const std::lock_guard lock(mutex_);
-    return all_[id];
-  }
-  void drop(int64_t id) {
-    const std::lock_guard lock(mutex_);
-    dropped_.push_back(id);
-  }
-  // Collective.  Gives back the windows that every rank has dropped.
-  void give_back_dropped(Group& host, std::string_view op) {
-    std::vector<int64_t> dropped;
-    {
-      const std::lock_guard lock(mutex_);
-      dropped = dropped_;
-    }
-    for (const int64_t id : common_ids(host, op, dropped)) {
-      const std::lock_guard lock(mutex_);
-      give_back(all_.at(id));
-      all_.erase(id);
-      std::erase(dropped_, id);
-    }
-  }
-
- private:
-  void give_back(const Registration& registration) const {
+std::shared_ptr<Registrations> make_registrations(std::shared_ptr<Communicator> node) {
+  return std::make_shared<Registrations>([node = std::move(node)](const Registration& given) {
     const NcclLibrary& nccl = nccl_library();
     const auto log_failure = [&](std::string_view call, ncclResult_t result) {
       if (!is_fine(result)) {
@@ -83,20 +47,15 @@ class Registrations {
     };
     // Why this is not under the communicator's lock: it may wait for the GPU, and so for work that
     // ends only when the communicator is given up.
-    if (registration.window != nullptr && !node_->is_broken()) {
+    if (given.window != nullptr && !node->is_broken()) {
       log_failure("ncclCommWindowDeregister",
-                  nccl.comm_window_deregister(node_->get(), registration.window));
+                  nccl.comm_window_deregister(node->get(), given.window));
     }
-    if (registration.memory != nullptr) {
-      log_failure("ncclMemFree", nccl.mem_free(registration.memory));
+    if (given.memory != nullptr) {
+      log_failure("ncclMemFree", nccl.mem_free(given.memory));
     }
-  }
-
-  const std::shared_ptr<Communicator> node_;
-  std::mutex mutex_;  // another thread may destroy the last handle on a window
-  std::map<int64_t, Registration> all_;
-  std::vector<int64_t> dropped_;
-};
+  });
+}
 
 class NcclWindows final : public DeviceProvider {
  public:
@@ -106,7 +65,7 @@ class NcclWindows final : public DeviceProvider {
     node_ =
         std::make_shared<Communicator>(host, begin, begin + topology.node_size(topology.node()));
     all_ = topology.num_nodes() == 1 ? node_ : std::make_shared<Communicator>(host, 0, host.size());
-    registrations_ = std::make_shared<Registrations>(node_);
+    registrations_ = make_registrations(node_);
   }
 
   std::string_view name() const override { return "nccl"; }

@@ -17,7 +17,6 @@
 
 #include "comm/group/processes/process_group.h"
 #include "comm/group/runner.h"
-#include "core/cuda/runtime.h"
 #include "core/worker_team.h"
 #include "moebius/deadline.h"
 
@@ -47,9 +46,8 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
     return host;
   }
   const Device device = options.devices[static_cast<size_t>(rank)];
-  expect_usable(device);
-  cuda::make_current(device.index);
-  return make_nccl_group(std::move(host), device);
+  return options.nccl ? make_nccl_group(std::move(host), device)
+                      : make_cuda_group(std::move(host), device);
 }
 
 // What the forked process does; it does not return.  When the body fails, the process ends without

@@ -7,11 +7,9 @@
 #include <new>
 #include <thread>
 
-#include "comm/group/cuda/cuda_group.h"
 #include "comm/group/runner.h"
 #include "comm/group/threads/thread_group.h"
 #include "core/cpu_sets.h"
-#include "core/cuda/runtime.h"
 #include "core/start_thread.h"
 #include "moebius/settings.h"
 
@@ -57,12 +55,8 @@ std::unique_ptr<Group> on_its_device(const ThreadGroupOptions& options,
     return std::move(host);
   }
   const Device device = options.devices[static_cast<size_t>(host->rank())];
-  cuda::make_current(device.index);
-  if (options.nccl) {
-    return make_nccl_group(std::move(host), device);
-  }
-  auto provider = comm::make_peer_access(*host, device);
-  return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(provider));
+  return options.nccl ? make_nccl_group(std::move(host), device)
+                      : make_cuda_group(std::move(host), device);
 }
 
 // Each rank takes a stack, and all share O(ranks^2) flags.  A larger number is surely a mistake.
