@@ -407,10 +407,21 @@ std::unique_ptr<Group> make_cuda_group(std::unique_ptr<Group>&& host, Device dev
 // nccl: each rank of a host group (threads, processes, mpi) has a GPU of its own.  The host group
 // still makes all host calls.  Windows are symmetric memory of NCCL, which ranks reach over NVLink
 // within the host group's nodes, pretended or real.  NVLink multicast is not used.
-// Collective.  Throws Unsupported, with the reason, when built without NCCL, when the version of
-// the library is not the one this was built with, and when GPUs of a node cannot load and store
-// each other's memory.  After an error the host group is still the caller's.
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device);
+// `comm` is an ncclComm_t that the group uses, of the same ranks in the same order; null: the group
+// makes its own.  It stays the caller's, who destroys it after the group and makes no call of it
+// while one of the group is under way.  When a call of it fails or is late, the group aborts it
+// (ncclCommAbort), and the caller must not use it any more.
+// Collective.  Throws Unsupported, with the reason, when built without NCCL, when the library is
+// older than 2.28.7 or lays out windows in another way than the headers of this build, and when
+// GPUs of a node cannot load and store each other's memory; InvalidArgument for a communicator of
+// other ranks.  After an error the host group is still the caller's.
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host,
+                                       Device device,
+                                       void* comm = nullptr);
+// The same for a caller who has nothing but the communicator: its ranks, which are processes of one
+// machine, meet through it and become a host group of processes.  timeout: at most 24 h; 0: setting
+// MOEBIUS_TIMEOUT_MS.
+std::unique_ptr<Group> make_nccl_group(void* comm, std::chrono::milliseconds timeout);
 // The reason why no nccl group can be made (built without NCCL, no library, a wrong one); empty
 // when one can be.
 std::string why_no_nccl();

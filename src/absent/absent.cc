@@ -21,7 +21,10 @@
 
 namespace moebius {
 
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&&, Device) {
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&&, Device, void*) {
+  throw Unsupported("group nccl: " + why_no_nccl());
+}
+std::unique_ptr<Group> make_nccl_group(void*, std::chrono::milliseconds) {
   throw Unsupported("group nccl: " + why_no_nccl());
 }
 std::string why_no_nccl() {

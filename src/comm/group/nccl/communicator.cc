@@ -49,6 +49,11 @@ Communicator::Communicator(Group& host, int begin, int end) : Communicator(begin
   });
 }
 
+Communicator::Communicator(ncclComm_t adopted) : Communicator(0) {
+  comm_ = adopted;
+  is_adopted_ = true;
+}
+
 Communicator::~Communicator() {
   {
     const std::lock_guard lock(mutex_);
@@ -58,7 +63,7 @@ Communicator::~Communicator() {
   if (watcher_.joinable()) {
     watcher_.join();
   }
-  if (comm_ == nullptr) {
+  if (comm_ == nullptr || is_adopted_) {
     return;
   }
   const NcclLibrary& nccl = nccl_library();

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicator: one NCCL communicator.  It is non-blocking, so that no call of NCCL waits longer
-// than the host group's timeout, or for a rank that has failed.  What NCCL does on a GPU has a
-// deadline, too: a thread watches it, and gives the communicator up when it is late, which ends its
-// kernels.
+// Communicator: one NCCL communicator.  Unless it is the caller's, it is non-blocking, so that no
+// call of NCCL waits longer than the host group's timeout, or for a rank that has failed.  What
+// NCCL does on a GPU has a deadline, too: a thread watches it, and gives the communicator up when
+// it is late, which ends its kernels.
 //
 // Thread-safety: one thread at a time, but any thread may call is_broken().
 #pragma once
@@ -31,6 +31,9 @@ class Communicator {
   // Collective over all of `host`.  The communicator is of the ranks [begin, end), which include
   // this rank.  REQUIRES: the current device is this rank's.
   Communicator(Group& host, int begin, int end);
+  // Adopts the caller's, whose ranks are those of the host group in the same order.  It is not
+  // destroyed here, but it is aborted like another when it fails.
+  explicit Communicator(ncclComm_t adopted);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -65,6 +68,7 @@ class Communicator {
   const int device_;
   mutable std::mutex mutex_;  // guards the rest
   ncclComm_t comm_ = nullptr;
+  bool is_adopted_ = false;
   bool is_broken_ = false;
   struct Work {
     Event before;

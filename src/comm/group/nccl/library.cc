@@ -21,7 +21,7 @@ template <typename Function>
 void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr) {
-    throw Unsupported(fmt::format("the NCCL library has no {}: it is not NCCL {}", name,
+    throw Unsupported(fmt::format("the NCCL library has no {}, which NCCL {} has", name,
                                   version_name(NCCL_VERSION_CODE)));
   }
 }
@@ -48,6 +48,9 @@ NcclLibrary load() {
   find(library, "ncclGetLastError", nccl.get_last_error);
   find(library, "ncclCommInitRankConfig", nccl.comm_init_rank_config);
   find(library, "ncclCommGetAsyncError", nccl.comm_get_async_error);
+  find(library, "ncclCommCount", nccl.comm_count);
+  find(library, "ncclCommUserRank", nccl.comm_user_rank);
+  find(library, "ncclCommCuDevice", nccl.comm_cu_device);
   find(library, "ncclCommFinalize", nccl.comm_finalize);
   find(library, "ncclCommDestroy", nccl.comm_destroy);
   find(library, "ncclCommAbort", nccl.comm_abort);
@@ -60,6 +63,8 @@ NcclLibrary load() {
   find(library, "ncclGroupEnd", nccl.group_end);
   find(library, "ncclSend", nccl.send);
   find(library, "ncclRecv", nccl.recv);
+  find(library, "ncclAllGather", nccl.all_gather);
+  nccl.is_of_headers = version == NCCL_VERSION_CODE;
   return nccl;
 }
 

@@ -16,6 +16,9 @@ struct NcclLibrary {
   decltype(&ncclGetLastError) get_last_error = nullptr;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclCommCount) comm_count = nullptr;
+  decltype(&ncclCommUserRank) comm_user_rank = nullptr;
+  decltype(&ncclCommCuDevice) comm_cu_device = nullptr;
   decltype(&ncclCommFinalize) comm_finalize = nullptr;
   decltype(&ncclCommDestroy) comm_destroy = nullptr;
   decltype(&ncclCommAbort) comm_abort = nullptr;
@@ -28,10 +31,12 @@ struct NcclLibrary {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+
+  bool is_of_headers = false;  // the library's version is that of the headers
 };
 
-// Throws Unsupported when there is no library, or when its version is not that of this build's
-// headers: device code reads structures that the library fills in.
+// Throws Unsupported when there is no library, or one of a version that cannot be used.
 const NcclLibrary& nccl_library();
 
 }  // namespace moebius::comm

@@ -3,12 +3,16 @@
 //
 // Windows of NCCL's symmetric memory.  Each node has a communicator of its own, so that pretended
 // nodes behave as real ones.
+#include <cuda_runtime.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,7 +22,10 @@
 #include "comm/group/nccl/communicator.h"
 #include "comm/group/nccl/library.h"
 #include "comm/group/nccl/lsa_pointers.h"
+#include "comm/group/nccl/version.h"
+#include "comm/group/peer_group.h"
 #include "core/cuda/runtime.h"
+#include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius {
@@ -59,12 +66,14 @@ std::shared_ptr<Registrations> make_registrations(std::shared_ptr<Communicator> 
 
 class NcclWindows final : public DeviceProvider {
  public:
-  NcclWindows(Group& host, Device device) : device_(device) {
+  // `adopted` is the caller's communicator of all ranks, or null.
+  NcclWindows(Group& host, Device device, ncclComm_t adopted) : device_(device) {
     const Topology& topology = host.topology();
     const int begin = topology.node_begin[static_cast<size_t>(topology.node())];
-    node_ =
-        std::make_shared<Communicator>(host, begin, begin + topology.node_size(topology.node()));
-    all_ = topology.num_nodes() == 1 ? node_ : std::make_shared<Communicator>(host, 0, host.size());
+    const int end = begin + topology.node_size(topology.node());
+    all_ = adopted != nullptr ? std::make_shared<Communicator>(adopted)
+                              : std::make_shared<Communicator>(host, 0, host.size());
+    node_ = topology.num_nodes() == 1 ? all_ : std::make_shared<Communicator>(host, begin, end);
     registrations_ = make_registrations(node_);
   }
 
@@ -109,6 +118,9 @@ class NcclWindows final : public DeviceProvider {
     const auto reached = lsa_pointers(own.window, node_size, device_);
     std::vector<std::byte*> peers(static_cast<size_t>(host.size()), nullptr);
     std::copy(reached.begin(), reached.end(), peers.begin() + node_->begin());
+    if (!nccl_library().is_of_headers && num_made_ == 1) {
+      expect_layout(host, op, peers);
+    }
     // After this the memory is mapped on all ranks: a peer may store to it once this rank has
     // returned.
     host.barrier(op);
@@ -169,6 +181,43 @@ class NcclWindows final : public DeviceProvider {
     }
   }
 
+  // Where the library's version is not that of the headers, the addresses could be of something
+  // else.  So each rank writes a word, and looks for those of its peers.
+  void expect_layout(Group& host, std::string_view op, std::span<std::byte* const> peers) const {
+    constexpr int64_t kSign = 0x6d6f656269757300;
+    const auto word_of = [](int rank) { return kSign + rank; };
+    const int64_t own = word_of(host.rank());
+    bool is_right = true;
+    cuda::copy_now(registrations_->add(0).memory, &own, sizeof(own), device_.index);
+    host.barrier(op);
+    for (int peer = 0; peer < host.size(); ++peer) {
+      std::byte* const address = peers[static_cast<size_t>(peer)];
+      cudaPointerAttributes attributes{};
+      if (address == nullptr) {
+        continue;  // of another node
+      }
+      int64_t seen = 0;
+      if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess ||
+          attributes.type != cudaMemoryTypeDevice) {
+        (void)cudaGetLastError();
+        is_right = false;
+        continue;
+      }
+      cuda::copy_now(&seen, address, sizeof(seen), device_.index);
+      is_right = is_right && seen == word_of(peer);
+    }
+    const bool are_all_right = all_reduce_max(host, op, is_right ? 0 : 1) == 0;
+    cuda::fill_zero_now(registrations_->add(0).memory, sizeof(own), device_.index);
+    if (!are_all_right) {
+      int found = 0;
+      nccl_library().get_version(&found);
+      throw Unsupported(fmt::format(
+          "rank {}: NCCL {} lays out its windows in another way than NCCL {}, which this was built "
+          "with",
+          host.rank(), version_name(found), version_name(NCCL_VERSION_CODE)));
+    }
+  }
+
   const Device device_;
   std::shared_ptr<Communicator> node_;  // this rank's node
   std::shared_ptr<Communicator> all_;   // every rank
@@ -180,12 +229,91 @@ class NcclWindows final : public DeviceProvider {
 
 }  // namespace comm
 
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device) {
+namespace {
+
+void expect_fine(ncclResult_t result, std::string_view call) {
+  if (!comm::is_fine(result)) {
+    throw Error(fmt::format("{}: {}", call, comm::nccl_library().get_error_string(result)));
+  }
+}
+
+// What the caller's communicator says of this rank.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int index = 0;  // of its GPU
+};
+Place place_in(ncclComm_t comm) {
+  const comm::NcclLibrary& nccl = comm::nccl_library();
+  Place place;
+  expect_fine(nccl.comm_user_rank(comm, &place.rank), "ncclCommUserRank");
+  expect_fine(nccl.comm_count(comm, &place.size), "ncclCommCount");
+  expect_fine(nccl.comm_cu_device(comm, &place.index), "ncclCommCuDevice");
+  return place;
+}
+
+// Gathers bytes of every rank through the GPUs.
+void gather_through(ncclComm_t comm,
+                    const Place& place,
+                    std::chrono::milliseconds timeout,
+                    const void* in,
+                    int64_t bytes,
+                    void* out) {
+  const comm::NcclLibrary& nccl = comm::nccl_library();
+  const Stream stream = Stream::cuda(place.index);
+  const auto sent = cuda::allocate(bytes, place.index);
+  const auto received = cuda::allocate(bytes * place.size, place.index);
+  cuda::copy_now(sent.get(), in, bytes, place.index);
+  ncclResult_t result =
+      nccl.all_gather(sent.get(), received.get(), static_cast<size_t>(bytes), ncclUint8, comm,
+                      static_cast<cudaStream_t>(stream.native_handle()));
+  expect_fine(result, "ncclAllGather");
+  const Event done = stream.record();
+  for (const Deadline deadline = Deadline::after(timeout);
+       result == ncclInProgress || !done.is_complete();) {
+    expect_fine(nccl.comm_get_async_error(comm, &result), "ncclCommGetAsyncError");
+    expect_fine(result, "ncclAllGather");
+    if (deadline.expired()) {
+      throw CommError(fmt::format("rank {}: make_nccl_group, epoch 0: not every rank came within "
+                                  "{} ms",
+                                  place.rank, timeout.count()),
+                      place.rank, -1);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  cuda::copy_now(out, received.get(), bytes * place.size, place.index);
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device, void* comm) {
   expect(device.is_cuda(), "the device of a rank of a nccl group is cpu, expected a GPU");
   expect_usable(device);
   cuda::make_current(device.index);
-  auto windows = std::make_unique<comm::NcclWindows>(*host, device);
+  const auto adopted = static_cast<ncclComm_t>(comm);
+  if (adopted != nullptr) {
+    const Place place = place_in(adopted);
+    expect_eq(place.size, host->size(), "ranks of the NCCL communicator");
+    expect_eq(place.rank, host->rank(), "this rank in the NCCL communicator");
+    expect_eq(place.index, device.index, "GPU of the NCCL communicator");
+  }
+  auto windows = std::make_unique<comm::NcclWindows>(*host, device, adopted);
   return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(windows));
+}
+
+std::unique_ptr<Group> make_nccl_group(void* comm, std::chrono::milliseconds timeout) {
+  expect(comm != nullptr, "make_nccl_group: the communicator is null");
+  const auto adopted = static_cast<ncclComm_t>(comm);
+  const Place place = place_in(adopted);
+  const auto deadline = comm::resolve_timeout(timeout);
+  cuda::make_current(place.index);
+  auto host = make_process_group(
+      {.rank = place.rank,
+       .size = place.size,
+       .all_gather = [&](const void* in, int64_t bytes,
+                         void* out) { gather_through(adopted, place, deadline, in, bytes, out); },
+       .timeout = deadline});
+  return make_nccl_group(std::move(host), Device::cuda(place.index), comm);
 }
 
 }  // namespace moebius

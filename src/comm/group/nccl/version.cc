@@ -11,9 +11,13 @@ std::string version_name(int code) {
 }
 
 std::string version_refusal(int built, int found) {
-  return found == built ? ""
-                        : fmt::format("NCCL {}, expected {}, which this was built with",
-                                      version_name(found), version_name(built));
+  constexpr int kOldest = 22807;  // the windows of earlier ones have another layout
+  constexpr int kNextMajor = 30000;
+  if (found >= kOldest && found < kNextMajor) {
+    return "";
+  }
+  return fmt::format("NCCL {}, expected {} or later of major version 2 (this was built with {})",
+                     version_name(found), version_name(kOldest), version_name(built));
 }
 
 }  // namespace moebius::comm

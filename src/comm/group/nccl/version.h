@@ -9,8 +9,8 @@ namespace moebius::comm {
 // The text of a version as ncclGetVersion gives it: 22809 is "2.28.9".
 std::string version_name(int code);
 // Why a build with the headers of version `built` refuses a library of version `found`; empty when
-// it does not.  Both must be equal, since the library fills in structures that device code of this
-// build reads.
+// it does not.  A library that is not of the headers' version is refused later if it lays out its
+// windows in another way, since device code of this build reads them.
 std::string version_refusal(int built, int found);
 
 }  // namespace moebius::comm
