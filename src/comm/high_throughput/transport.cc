@@ -3,6 +3,7 @@
 #include "comm/high_throughput/transport.h"
 
 #include "comm/high_throughput/cuda/make_transport.h"
+#include "comm/high_throughput/into.h"
 
 namespace moebius {
 
@@ -39,7 +40,16 @@ DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stre
 Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& input,
                                                        const Stream& stream) {
   expect_expert_alignment(input.expert_alignment);
-  return state_->dispatch_async(input, stream);
+  const std::optional<DispatchRoom> room = make_dispatch_room(input, state_->group.device());
+  Pending<DispatchOutput> pending = state_->dispatch_async(input, stream);
+  if (!room) {
+    return pending;
+  }
+  return {pending.hook, [receive = std::move(pending.receive), room, stream] {
+            DispatchOutput output = receive();
+            room->move_in(output, stream);
+            return output;
+          }};
 }
 
 DispatchOutput HighThroughput::dispatch(const DispatchInput& input, const Stream& stream) {
