@@ -49,7 +49,7 @@ Stream Stream::cpu(int num_threads) {
   expect_ge(num_threads, 0, "num_threads");
   if (num_threads == 0) {
     num_threads =
-        static_cast<int>(setting_int("MOEBIUS_THREADS", 1, 4096).value_or(num_usable_cpus()));
+        static_cast<int>(setting_int("MOEBIUS_THREADS").value_or(num_usable_cpus()));
   }
   return Stream(
       std::make_shared<detail::StreamImpl>(detail::StreamImpl{Device::cpu(), num_threads, {}}));
