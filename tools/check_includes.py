@@ -34,7 +34,7 @@ MAY_INCLUDE = {
 
 # For each stage its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "deadline device dlpack dtype error float_types graph log parallel_executor pending profile row_arrivals settings"
+    "core": "allocator deadline device dlpack dtype error float_types graph log parallel_executor pending profile row_arrivals settings"
     " stream support tensor",
     "quant": "quant_config quantize scale_layout",
     "router": "router",

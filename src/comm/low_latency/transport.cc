@@ -6,6 +6,7 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
+#include "core/deferred_release.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -37,6 +38,7 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 }
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
+  release_finished();  // a result may have been waiting for a stream
   const Tensor& x = input.x;
   const Tensor& topk_ids = input.topk_ids;
   const bool is_cast = input.cast != LowLatencyCast::kNone;
@@ -65,6 +67,7 @@ void LowLatency::State::expect_into(const LowLatencyInto& into, bool is_cast) co
                                std::string_view what) {
     if (tensor) {
       expect_here(tensor, shape, dtype, what);
+      expect_writable(tensor, what);
     }
   };
   expect_fits(into.x, {num_local(), max_rows(), options.hidden},
@@ -110,6 +113,7 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   expect_here(topk_weights, slots, DType::kF32, "topk_weights");
   expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
   expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
+  expect_writable(out, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
