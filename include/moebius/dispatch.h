@@ -228,6 +228,11 @@ class HighThroughput {
                                        const Stream& stream,
                                        const Tensor& out_x = {});
 
+  // Gives back the memory of results and handles that are gone, which is otherwise kept for the
+  // next calls; windows stay.  On a GPU it is reused only after the calls so far, and the host does
+  // not wait.  REQUIRES: no Graph that was recorded with this object is launched again.  Throws
+  // CudaError.
+  void trim();
   // Counts since construction; calls along a known route are left out.  On CUDA the host waits for
   // the calls so far.
   TransportStatistics statistics() const;

@@ -63,6 +63,22 @@ TEST_P(IntoTest, HighThroughputGivesTheSameRowsInTheCallersTensors) {
   }
 }
 
+TEST_P(IntoTest, ATrimmedTransportGoesOn) {
+  const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
+  const std::vector<RankInput> inputs = make_inputs(p);
+  run_ranks(GetParam(), [&](Group& group) {
+    const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+    const Stream stream = Stream::cpu(1);
+    HighThroughput transport(group, p.placement(), {}, {});
+    const DispatchInput request{{in.x}, in.ids, in.weights, 1, {}};
+    const DispatchOutput first = transport.dispatch(request, stream);
+    const CombineInput back{first.payloads[0], first.topk_weights, {}, {}};
+    const Tensor sums = transport.combine(back, *first.handle, stream).x;
+    transport.trim();  // what is held stays
+    EXPECT_TRUE(same_bytes(transport.combine(back, *first.handle, stream).x, sums));
+  });
+}
+
 TEST_P(IntoTest, TooLittleRoomIsRefusedByEveryRank) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
   p.skew = Skew::kOneRank;  // the others would have room

@@ -30,6 +30,7 @@ void expect_room(const Tensor& given,
   expect_shape(given, with_rows(like, *rows), what);
   expect_dtype(given, like.dtype(), what);
   expect_on(given, device, what);
+  expect_writable(given, what);
 }
 
 // Copies the rows of `from` to the first ones of `to`.

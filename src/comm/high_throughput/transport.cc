@@ -97,6 +97,7 @@ void expect_combine_output(const Tensor& out_x,
     return;
   }
   expect_dtype(out_x, dtype, "out_x");
+  expect_writable(out_x, "out_x");
   expect_eq(out_x.num_dims(), 2, "dimensions of out_x");
   expect_eq(out_x.dim(0), shape[0], "rows of out_x");
   expect_ge(out_x.dim(1), first_column + shape[1], "columns of out_x");
@@ -104,6 +105,10 @@ void expect_combine_output(const Tensor& out_x,
 
 TransportStatistics HighThroughput::statistics() const {
   return state_->statistics();
+}
+
+void HighThroughput::trim() {
+  state_->trim();
 }
 
 void HighThroughput::check() const {
