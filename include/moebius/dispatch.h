@@ -163,6 +163,7 @@ struct CombineInput {
   // rounded, so the bits are those of an addition afterwards.  It may not overlap out_x.  CUDA on
   // one node only.
   Tensor addend = {};
+  Tensor topk_weights_into = {};  // f32 [T, K]; optional: where the sums of topk_weights go
 };
 struct CombineOutput {
   Tensor x;             // [T, H]: the sum over copies in order of rank, accumulated in f32 and

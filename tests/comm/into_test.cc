@@ -51,6 +51,13 @@ TEST_P(IntoTest, HighThroughputGivesTheSameRowsInTheCallersTensors) {
 
       CombineInput back{output.payloads[0], output.topk_weights, {}, {}};
       const CombineOutput sums = transport.combine(back, *output.handle, stream);
+      back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk}, DType::kF32);
+      const CombineOutput again = transport.combine(back, *output.handle, stream);
+      EXPECT_EQ(again.topk_weights.raw(), back.topk_weights_into.raw());
+      EXPECT_TRUE(same_bytes(again.topk_weights, sums.topk_weights));
+      back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk + 1}, DType::kF32);
+      EXPECT_THROW(transport.combine(back, *output.handle, stream), InvalidArgument);
+      back.topk_weights_into = {};
       back.x = expected.payloads[0];
       EXPECT_TRUE(same_bytes(sums.x, transport.combine(back, *expected.handle, stream).x));
 

@@ -4,6 +4,7 @@
 
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/high_throughput/into.h"
+#include "core/same_device.h"
 
 namespace moebius {
 
@@ -76,6 +77,14 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
                                                      const Tensor& out_x) {
   if (input.addend && !state_->takes_addend()) {
     throw Unsupported("the addend of a combine is for GPUs of one node");
+  }
+  if (const Tensor& into = input.topk_weights_into) {
+    expect_defined(input.topk_weights, "topk_weights for topk_weights_into");
+    expect_shape(into, {handle.num_tokens(), input.topk_weights.shape().back()},
+                 "topk_weights_into");
+    expect_dtype(into, DType::kF32, "topk_weights_into");
+    expect_on(into, state_->group.device(), "topk_weights_into");
+    expect_writable(into, "topk_weights_into");
   }
   return state_->combine_async({input, handle, stream, out_x});
 }
