@@ -10,7 +10,6 @@ set(moebius_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/moebius)
 # Programs that link a static libmoebius must link its private libraries, too; with a shared one they need
 # not.
 set(MOEBIUS_FIND_fmt::fmt "fmt")
-set(MOEBIUS_FIND_spdlog::spdlog "spdlog")
 set(MOEBIUS_FIND_Threads::Threads "Threads")
 set(MOEBIUS_FIND_CUDA::cudart_static "CUDAToolkit")
 set(MOEBIUS_FIND_DEPENDENCIES "")

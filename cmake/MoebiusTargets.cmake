@@ -9,7 +9,7 @@ set(MOEBIUS_OPTIONAL_LIBS MPI::MPI_CXX CUDA::cudart_static)
 set(MOEBIUS_FEATURE_MPI::MPI_CXX MPI)
 set(MOEBIUS_FEATURE_CUDA::cudart_static CUDA)
 # Compiled into our objects, so nobody who links libmoebius needs them.
-set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json dlpack::dlpack CLI11::CLI11)
+set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json CLI11::CLI11)
 
 # moebius_link_private(<out> <target> <libs>...): links the libraries privately, without optional ones that are
 # not in use. Sets <out> to those that were linked.

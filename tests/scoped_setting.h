@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdlib>
 #include <string>
+
+#include "moebius/settings.h"
 
 namespace moebius::testing {
 
@@ -11,9 +12,9 @@ namespace moebius::testing {
 class ScopedSetting {
  public:
   ScopedSetting(const char* name, const std::string& value) : name_(name) {
-    setenv(name, value.c_str(), 1);
+    set_setting(name, value);
   }
-  ~ScopedSetting() { unsetenv(name_); }
+  ~ScopedSetting() { clear_setting(name_); }
   ScopedSetting(const ScopedSetting&) = delete;
   ScopedSetting& operator=(const ScopedSetting&) = delete;
 

@@ -34,8 +34,8 @@ MAY_INCLUDE = {
 
 # For each stage its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "api deadline device dlpack dtype error float_types graph log pending profile row_arrivals settings"
-    " stream support tensor version",
+    "core": "allocator api deadline device dlpack dtype error float_types graph log parallel_executor pending"
+    " profile row_arrivals settings stream support tensor version",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
     "comm": "dispatch group low_latency",

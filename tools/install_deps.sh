@@ -19,7 +19,7 @@ HELP
 
 required=(
   g++ cmake ninja-build git pkg-config python3
-  libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdlpack-dev
+  libfmt-dev libcli11-dev nlohmann-json3-dev
 )
 # Where these cannot be installed the build leaves out what depends on them.
 optional=(

@@ -91,6 +91,15 @@ class DispatchHandle {
   virtual Tensor source_token() const = 0;  // i32 [M]
 };
 
+// Memory of the caller's that a dispatch writes its result to.  A tensor that is not given is made
+// by the library, which spares a copy: rows arrive in memory that ranks share.
+struct DispatchInto {
+  // As many as there are payloads, or none: [room, ...], each with its payload's dtype and rows.
+  std::vector<Tensor> payloads;
+  Tensor topk_ids;      // [room, K], of the dtype of the ids
+  Tensor topk_weights;  // f32 [room, K]
+};
+
 struct DispatchInput {
   // Each is [T, ...] of any dtype with rows of a fixed size: hidden states, scales, LoRA ids, ...
   std::vector<Tensor> payloads;
@@ -113,6 +122,10 @@ struct DispatchInput {
   // DispatchOutput::arrivals.  It then takes longer until all rows are here.
   int64_t early_rows = 0;       // 0: never in waves
   int64_t most_early_rows = 0;  // 0: any number
+  // The outputs are then the first M rows of these tensors, which may not overlap the inputs.  They
+  // have one room, the same on every rank and at least the capacity, if there is one; where the
+  // rank with most rows gets more than that, all ranks throw InvalidArgument.  Not with early_rows.
+  DispatchInto into = {};
 };
 
 struct DispatchOutput {
@@ -151,6 +164,7 @@ struct CombineInput {
   // rounded, so the bits are those of an addition afterwards.  It may not overlap out_x.  CUDA on
   // one node only.
   Tensor addend = {};
+  Tensor topk_weights_into = {};  // f32 [T, K]; optional: where the sums of topk_weights go
 };
 struct CombineOutput {
   Tensor x;             // [T, H]: the sum over copies in order of rank, accumulated in f32 and
@@ -216,6 +230,11 @@ class HighThroughput {
                                        const Stream& stream,
                                        const Tensor& out_x = {});
 
+  // Gives back the memory of results and handles that are gone, which is otherwise kept for the
+  // next calls; windows stay.  On a GPU it is reused only after the calls so far, and the host does
+  // not wait.  REQUIRES: no Graph that was recorded with this object is launched again.  Throws
+  // CudaError.
+  void trim();
   // Counts since construction; calls along a known route are left out.  On CUDA the host waits for
   // the calls so far.
   TransportStatistics statistics() const;

@@ -63,6 +63,15 @@ class LowLatencyHandle {
   virtual ~LowLatencyHandle() = default;
 };
 
+// Memory of the caller's that a dispatch writes its result to, in the shapes and dtypes of
+// LowLatencyDispatchOutput.  What is not given is the library's.  The rows go there directly.
+struct LowLatencyInto {
+  Tensor x;
+  Tensor x_scale;
+  Tensor expert_num_tokens;
+  Tensor row_tags;
+};
+
 struct LowLatencyDispatchInput {
   Tensor x;  // [T, H] in_dtype, T <= max_tokens
   // i32 [T, K] global, -1 = masked.  A token that names an expert several times gets a row for each
@@ -75,6 +84,9 @@ struct LowLatencyDispatchInput {
   // The output has an event.  Recording one takes the host some microseconds on a GPU, which a step
   // of decode pays only where somebody waits for the event.
   bool records_event = false;
+  // These tensors may not overlap the inputs.  The handle of the output still takes one of the two
+  // results, but does not keep these tensors.
+  LowLatencyInto into = {};
 };
 
 struct LowLatencyDispatchOutput {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Support: what an implementation answers when it is asked whether it can serve a description.
+// Thread-safety: a value without shared state.
 #pragma once
 
 #include <string>

@@ -6,7 +6,8 @@
 // A Tensor is cheap to copy, and copies share the storage.  Storage is either shared (it is freed
 // with its last handle) or borrowed (the lender keeps it alive).  A const Tensor is a constant
 // handle on data that may change, as with std::shared_ptr.  A default-constructed Tensor is
-// undefined and stands for "absent".
+// undefined and stands for "absent".  A handle may be read-only, and so are the handles made from
+// it: calls refuse it as an output.
 // Thread-safety: handles are as safe as std::shared_ptr; the data has no protection.
 #pragma once
 
@@ -56,9 +57,10 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // A tensor with storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA
-  // the last handle may be destroyed only when the work that uses the storage is done, and `zeros`
-  // returns when the storage is zero.
+  // A tensor with storage of its own from the device's allocator (allocator.h), 256-byte aligned;
+  // `empty` leaves it uninitialised.  On CUDA the last handle may be destroyed only when the work
+  // that uses the storage is done, unless record_stream() has named the streams of that work, and
+  // `zeros` returns when the storage is zero.
   // Both throw InvalidArgument (a row of a packed type is no whole number of bytes), Unsupported
   // (this build or machine has no such device) and Error (out of memory, with the bytes; on a GPU
   // it is a CudaError).
@@ -81,6 +83,17 @@ class Tensor {
   int64_t numel() const { return shape_.numel(); }
   int64_t nbytes() const;
   bool is_borrowed() const { return defined() && owner_ == nullptr; }
+  bool is_read_only() const { return is_read_only_; }
+  Tensor as_read_only() const;  // the same storage
+
+  // Lets this handle, and those that are copied or made from it afterwards, be dropped at any time,
+  // for instance by a garbage collector, although the stream still uses the storage: the storage is
+  // released once the work that the stream has when the last of them is dropped is done.  No host
+  // waits; the release happens when memory is next allocated, trimmed or released.  Several streams
+  // may be recorded.  It works for all storage that has an owner, and does nothing for a CPU
+  // stream.  REQUIRES: the stream is not being captured when the last handle is dropped, and a
+  // wrapped stream lives until then.  Throws InvalidArgument for a borrowed or undefined tensor.
+  void record_stream(const Stream& stream);
 
   // The elements.  REQUIRES: holds<T>(dtype()), which debug builds check.
   template <typename T>
@@ -113,11 +126,13 @@ class Tensor {
   DType dtype_ = DType::kF32;
   Device device_;
   bool defined_ = false;
+  bool is_read_only_ = false;
 };
 
 // Copies all bytes between tensors of equal dtype and shape that do not overlap.  When either side
 // is on a GPU, the copy is enqueued on `stream`, a stream of that GPU, and host memory must stay
-// unchanged until the stream has done the copy.  Throws InvalidArgument and CudaError.
+// unchanged until the stream has done the copy.  Throws InvalidArgument, also for a read-only `to`,
+// and CudaError.
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
 // Returns the tensor itself when it is on the device already, else a copy.  A copy from a GPU to
 // the CPU is complete when the call returns; other copies are enqueued as by copy().
@@ -134,6 +149,8 @@ void expect_dtype(const Tensor& tensor,
                   std::string_view what,
                   Where where = Where::current());
 void expect_defined(const Tensor& tensor, std::string_view what, Where where = Where::current());
+// For outputs: the handle is not read-only.
+void expect_writable(const Tensor& tensor, std::string_view what, Where where = Where::current());
 
 // One element of any dtype as float, for tests and references.
 // REQUIRES: a CPU tensor, as for the functions below; 0 <= index < numel().

@@ -3,7 +3,8 @@
 //
 // WorkspacePool: scratch memory that all layers of a model share, one set per micro-batch.
 // Layers run one after another, so they can share it.  Micro-batches run interleaved, so they
-// cannot. Thread-safety: one thread at a time may use a pool.  Every rank has a pool of its own.
+// cannot.  Memory comes from the allocator of the device (allocator.h).
+// Thread-safety: one thread at a time may use a pool.  Every rank has a pool of its own.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +66,12 @@ class WorkspacePool {
            const Stream& stream = {});
 
   int64_t bytes() const;  // that all slots of all micro-batches hold now
+
+  // Gives all buffers back to their allocator; the next get() makes new ones.  Tensors of earlier
+  // get()s keep theirs alive.  On a GPU memory is reused only after the work that uses it, and the
+  // host does not wait.  REQUIRES: no Graph that was recorded with this pool is launched again.
+  // Throws CudaError.
+  void trim();
 
  private:
   struct State;

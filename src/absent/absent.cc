@@ -70,10 +70,16 @@ int hardware_queues() {
 void make_current(int index) {
   refuse(index);
 }
-std::shared_ptr<void> allocate(int64_t, int index) {
+std::shared_ptr<Allocator> pool_allocator(int index) {
   refuse(index);
 }
-std::shared_ptr<void> allocate_on(int64_t, void*, int index) {
+std::shared_ptr<void> allocate_from_allocator(int64_t, int index) {
+  refuse(index);
+}
+std::shared_ptr<void> allocate_in_graph(int64_t, void*, int index) {
+  refuse(index);
+}
+void on_device(int index, const std::function<void()>&) {
   refuse(index);
 }
 void give_back_after(void*, int index) {
@@ -89,6 +95,9 @@ void copy(void*, const void*, int64_t, void*, int index) {
   refuse(index);
 }
 void copy_between(void*, int, const void*, int, int64_t, void*, int index) {
+  refuse(index);
+}
+void copy_rows(void*, const void*, int64_t, int64_t, int64_t, void*, int index) {
   refuse(index);
 }
 void fill_zero(void*, int64_t, void*, int index) {

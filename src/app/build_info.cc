@@ -31,7 +31,6 @@ std::vector<std::pair<std::string, std::string>> build_facts() {
       {"NCCL", optional(MOEBIUS_BUILT_NCCL_VERSION)},
       {"report_page", has_page() ? "yes, with ECharts " MOEBIUS_ECHARTS_VERSION : "no"},
       {"fmt", MOEBIUS_FMT_VERSION},
-      {"spdlog", MOEBIUS_SPDLOG_VERSION},
       {"nlohmann-json", MOEBIUS_JSON_VERSION},
       {"CLI11", MOEBIUS_CLI11_VERSION},
   };

@@ -1,11 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForcedSetting: sets an environment variable for a scope, to force an implementation as a user
-// would.
+// ForcedSetting: gives a setting a value for a scope, to force an implementation as a user would.
 #pragma once
 
-#include <cstdlib>
 #include <string>
 
 #include "moebius/settings.h"
@@ -16,10 +14,13 @@ class ForcedSetting {
  public:
   ForcedSetting(const char* name, const std::string& value)
       : name_(name), before_(setting(name).value_or("")) {
-    setenv(name_, value.c_str(), 1);
+    set_setting(name_, value);
   }
   ~ForcedSetting() {
-    setenv(name_, before_.c_str(), 1);  // an empty value counts as unset
+    clear_setting(name_);
+    if (setting(name_).value_or("") != before_) {  // it was not the environment's
+      set_setting(name_, before_);
+    }
   }
   ForcedSetting(const ForcedSetting&) = delete;
   ForcedSetting& operator=(const ForcedSetting&) = delete;

@@ -44,7 +44,7 @@ bool is_minus_infinity(const Tensor& floats, int64_t i) {
 }  // namespace
 
 bool allows_nonfinite(const LoadOptions& options) {
-  return options.allow_nonfinite.value_or(setting_int(kSetting, 0, 1).value_or(0) == 1);
+  return options.allow_nonfinite.value_or(setting_int(kSetting).value_or(0) == 1);
 }
 
 void expect_finite_tensor(const Safetensors& files, const std::string& tensor, bool masks) {

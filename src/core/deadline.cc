@@ -8,9 +8,7 @@ namespace moebius {
 
 Deadline Deadline::from_settings() {
   constexpr int64_t kDefaultMs = 60'000;
-  constexpr int64_t kMaxMs = std::chrono::milliseconds(kMaxTimeout).count();
-  return after(
-      std::chrono::milliseconds(setting_int("MOEBIUS_TIMEOUT_MS", 1, kMaxMs).value_or(kDefaultMs)));
+  return after(std::chrono::milliseconds(setting_int("MOEBIUS_TIMEOUT_MS").value_or(kDefaultMs)));
 }
 
 }  // namespace moebius

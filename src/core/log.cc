@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-//
-// Logs with a spdlog logger on stderr, which is configured once from MOEBIUS_LOG.
 #include "moebius/log.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "core/log_choice.h"
 #include "core/printable.h"
+#include "core/settings_changes.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
 
@@ -24,98 +25,131 @@ namespace moebius {
 namespace {
 
 constexpr std::array kLevels = {
-    std::pair{std::string_view("error"), spdlog::level::err},
-    std::pair{std::string_view("warn"), spdlog::level::warn},
-    std::pair{std::string_view("info"), spdlog::level::info},
-    std::pair{std::string_view("debug"), spdlog::level::debug},
+    std::pair{std::string_view("error"), LogLevel::kError},
+    std::pair{std::string_view("warn"), LogLevel::kWarn},
+    std::pair{std::string_view("info"), LogLevel::kInfo},
+    std::pair{std::string_view("debug"), LogLevel::kDebug},
 };
 constexpr std::array kTopics = {std::string_view("dispatch")};
 
-struct Logger {
-  std::shared_ptr<spdlog::logger> logger;
-  std::vector<std::string> topics;
-  std::string error;  // what is wrong with MOEBIUS_LOG; empty when nothing is
+// What MOEBIUS_LOG said after so many changes of settings.
+struct Read {
+  uint64_t num_changes = 0;
+  LogChoice choice;
 };
 
-Logger make_logger() {
-  Logger result;
-  // The logger is not registered with spdlog, so the application's own loggers stay untouched.
-  result.logger = std::make_shared<spdlog::logger>(
-      "moebius", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  result.logger->set_pattern("%v");
-  result.logger->set_level(spdlog::level::warn);
-  const std::string text = setting("MOEBIUS_LOG").value_or("");
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    begin = end + 1;
-    const auto* level = std::find_if(kLevels.begin(), kLevels.end(),
-                                     [&](const auto& entry) { return entry.first == word; });
-    if (level != kLevels.end()) {
-      result.logger->set_level(level->second);
-    } else if (std::find(kTopics.begin(), kTopics.end(), word) != kTopics.end()) {
-      result.topics.push_back(word);
-    } else {
-      result.error = fmt::format(
-          "MOEBIUS_LOG is \"{}\", expected a level (error, warn, info, debug), a topic (dispatch), "
-          "or several with commas",
-          text);
-    }
+// Returns the present choice.  Those before stay, since other threads may be looking at them.
+const LogChoice& log_choice() {
+  static std::atomic<const Read*> latest{nullptr};
+  static std::mutex mutex;
+  static auto& all = *new std::list<Read>;
+  const uint64_t num_changes = num_setting_changes();
+  const Read* read = latest.load(std::memory_order_acquire);
+  if (read == nullptr || read->num_changes != num_changes) {
+    const std::lock_guard lock(mutex);
+    all.push_back({num_changes, parse_log_choice(setting("MOEBIUS_LOG").value_or(""))});
+    read = &all.back();
+    latest.store(read, std::memory_order_release);
   }
-  return result;
+  return read->choice;
 }
 
-const Logger& logger() {
-  static const Logger instance = make_logger();
+struct Callback {
+  std::mutex mutex;
+  std::shared_ptr<const LogCallback> function;
+};
+
+Callback& callback() {
+  static Callback& instance = *new Callback;  // leaked: destructors after main() may log
   return instance;
 }
 
-spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarn:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
+// Allocates nothing.
+void deliver(LogLevel level, std::string_view topic, std::string_view message) noexcept {
+  static constinit thread_local bool is_in_callback = false;
+  std::shared_ptr<const LogCallback> function;
+  if (!is_in_callback) {
+    Callback& chosen = callback();
+    const std::lock_guard lock(chosen.mutex);
+    function = chosen.function;
   }
-  return spdlog::level::err;
+  if (function != nullptr) {
+    is_in_callback = true;
+    try {
+      (*function)(level, topic, message);
+    } catch (...) {
+      // A message is not worth an error.
+    }
+    is_in_callback = false;
+    return;
+  }
+  constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warning", "error"};
+  const std::string_view head = topic.empty() ? kNames[static_cast<size_t>(level)] : topic;
+  std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(head.size()), head.data(),
+               static_cast<int>(message.size()), message.data());
 }
 
 }  // namespace
 
+LogChoice parse_log_choice(std::string_view text) {
+  LogChoice choice;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    begin = end + 1;
+    const auto* level = std::find_if(kLevels.begin(), kLevels.end(),
+                                     [&](const auto& entry) { return entry.first == word; });
+    if (level != kLevels.end()) {
+      choice.level = level->second;
+    } else if (std::find(kTopics.begin(), kTopics.end(), word) != kTopics.end()) {
+      choice.topics.emplace_back(word);
+    } else {
+      choice.error = fmt::format(
+          "MOEBIUS_LOG is \"{}\", expected a level (error, warn, info, debug), a topic (dispatch), "
+          "or several with commas",
+          text);
+      choice.level = LogLevel::kWarn;
+      choice.topics.clear();
+      break;
+    }
+  }
+  return choice;
+}
+
+void set_log_callback(LogCallback function) {
+  auto shared = function ? std::make_shared<const LogCallback>(std::move(function)) : nullptr;
+  Callback& chosen = callback();
+  const std::lock_guard lock(chosen.mutex);
+  chosen.function.swap(shared);
+}
+
 void log(LogLevel level, std::string_view message) noexcept {
-  const auto spdlog_level = to_spdlog(level);
-  const auto name = spdlog::level::to_string_view(spdlog_level);
   try {
-    logger().logger->log(spdlog_level, "{}: {}", std::string_view(name.data(), name.size()),
-                         printable(message));
+    if (level >= log_choice().level) {
+      deliver(level, {}, printable(message));
+    }
   } catch (...) {
-    // There is no memory for a logger, so the default level holds.
+    // There is no memory, so the default level holds.
     if (level >= LogLevel::kWarn) {
       std::array<char, 1024> text;
       const size_t size = printable_into(message, text);
-      std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(name.size()), name.data(),
-                   static_cast<int>(size), text.data());
+      deliver(level, {}, {text.data(), size});
     }
   }
 }
 
 bool log_topic_enabled(std::string_view topic) {
-  if (!logger().error.empty()) {
-    throw InvalidArgument(logger().error);
+  const LogChoice& choice = log_choice();
+  if (!choice.error.empty()) {
+    throw InvalidArgument(choice.error);
   }
-  const auto& topics = logger().topics;
-  return std::find(topics.begin(), topics.end(), topic) != topics.end();
+  return std::find(choice.topics.begin(), choice.topics.end(), topic) != choice.topics.end();
 }
 
 void log_topic(std::string_view topic, std::string_view message) {
   if (log_topic_enabled(topic)) {
-    // This level is above every level that can be set, so a requested topic is always printed.
-    logger().logger->log(spdlog::level::critical, "{}: {}", topic, printable(message));
+    deliver(LogLevel::kInfo, topic, printable(message));
   }
 }
 

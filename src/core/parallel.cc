@@ -4,12 +4,15 @@
 // A shared counter hands out the tasks, so every one is done by whichever threads there are.
 #include "core/parallel.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
 
 #include "core/worker_team.h"
+#include "moebius/error.h"
 
 namespace moebius::detail {
 
@@ -56,6 +59,10 @@ void run_tasks(const Stream& stream, int64_t num_tasks, TaskFn fn, void* body) {
       &loop);
   if (loop.error) {
     std::rethrow_exception(loop.error);
+  }
+  if (const int64_t begun = loop.next.load(std::memory_order_relaxed); begun < num_tasks) {
+    throw Error(
+        fmt::format("the parallel executor ended a loop after {} of {} tasks", begun, num_tasks));
   }
 }
 

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include "core/allocate.h"
 #include "core/cpu_sets.h"
 #include "core/cuda/runtime.h"
+#include "core/stream_blocks.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
 
@@ -19,6 +21,7 @@ struct StreamImpl {
   Device device;
   int num_threads = 1;
   std::shared_ptr<void> handle;  // cudaStream_t; null on the CPU and for the default stream
+  StreamBlocks blocks = {};      // scratch of calls on a GPU
 };
 
 struct EventImpl {
@@ -27,6 +30,29 @@ struct EventImpl {
 
 }  // namespace detail
 
+namespace {
+
+// A pointer that owns nothing, because the object belongs to the caller.
+std::shared_ptr<void> not_owned(void* object) {
+  return {std::shared_ptr<void>(), object};
+}
+
+std::shared_ptr<detail::StreamImpl> make_cuda_stream(int index,
+                                                     const std::shared_ptr<void>& handle) {
+  const Device device = Device::cuda(index);
+  return std::make_shared<detail::StreamImpl>(
+      detail::StreamImpl{device, 1, handle, StreamBlocks(device, handle)});
+}
+
+}  // namespace
+
+Event Event::wrap_cuda(void* event, int index) {
+  expect(event != nullptr, "the event to be wrapped is null");
+  moebius::cuda::expect_usable(index);
+  Event result;
+  result.impl_ = std::make_shared<detail::EventImpl>(detail::EventImpl{not_owned(event)});
+  return result;
+}
 void Event::synchronize() const {
   if (impl_) {
     cuda::synchronize_event(impl_->handle.get());
@@ -48,24 +74,19 @@ Stream::Stream() : Stream(cpu()) {}
 Stream Stream::cpu(int num_threads) {
   expect_ge(num_threads, 0, "num_threads");
   if (num_threads == 0) {
-    num_threads =
-        static_cast<int>(setting_int("MOEBIUS_THREADS", 1, 4096).value_or(num_usable_cpus()));
+    num_threads = static_cast<int>(setting_int("MOEBIUS_THREADS").value_or(num_usable_cpus()));
   }
   return Stream(
       std::make_shared<detail::StreamImpl>(detail::StreamImpl{Device::cpu(), num_threads, {}}));
 }
 
 Stream Stream::cuda(int index) {
-  return Stream(std::make_shared<detail::StreamImpl>(
-      detail::StreamImpl{Device::cuda(index), 1, moebius::cuda::make_stream(index)}));
+  return Stream(make_cuda_stream(index, moebius::cuda::make_stream(index)));
 }
 
 Stream Stream::wrap_cuda(void* stream, int index) {
   moebius::cuda::expect_usable(index);
-  // This pointer owns nothing, because the stream belongs to the caller.
-  std::shared_ptr<void> handle(std::shared_ptr<void>(), stream);
-  return Stream(std::make_shared<detail::StreamImpl>(
-      detail::StreamImpl{Device::cuda(index), 1, std::move(handle)}));
+  return Stream(make_cuda_stream(index, not_owned(stream)));
 }
 
 Device Stream::device() const {
@@ -102,6 +123,14 @@ void Stream::synchronize() const {
 }
 void* Stream::native_handle() const {
   return impl_->handle.get();
+}
+
+std::shared_ptr<void> allocate_on(int64_t bytes, const Stream& stream) {
+  const int index = stream.device().index;
+  if (cuda::capture_id(stream.native_handle(), index) != 0) {
+    return cuda::allocate_in_graph(bytes, stream.native_handle(), index);
+  }
+  return stream.impl_->blocks.take(bytes);
 }
 
 }  // namespace moebius

@@ -6,27 +6,31 @@
 
 #include <cstring>
 #include <limits>
-#include <new>
 #include <utility>
 
+#include "core/allocate.h"
 #include "core/cuda/runtime.h"
-#include "core/huge_pages.h"
+#include "core/deferred_release.h"
 #include "moebius/stream.h"
 
 namespace moebius {
 
 namespace {
 
-std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
-  if (device.is_cuda()) {
-    return cuda::allocate(nbytes, device.index);
-  }
-  try {
-    return allocate_block(nbytes);
-  } catch (const std::bad_alloc&) {
-    throw Error(fmt::format("out of memory: {} bytes on {}", nbytes, to_string(device)));
-  }
-}
+// What keeps storage that streams may still use: with the last handle, its owner is released after
+// them.
+class RecordedOwner {
+ public:
+  RecordedOwner(std::shared_ptr<void> owner, const Stream& stream)
+      : owner_(std::move(owner)), stream_(stream) {}
+  ~RecordedOwner() { release_after(std::move(owner_), stream_); }
+  RecordedOwner(const RecordedOwner&) = delete;
+  RecordedOwner& operator=(const RecordedOwner&) = delete;
+
+ private:
+  std::shared_ptr<void> owner_;
+  Stream stream_;
+};
 
 // Here and below messages are formatted only for a failure, because a call on a GPU makes dozens of
 // tensors.
@@ -118,6 +122,25 @@ int64_t Tensor::nbytes() const {
   return defined_ ? numel() * bits(dtype_) / 8 : 0;
 }
 
+Tensor Tensor::as_read_only() const {
+  Tensor result = *this;
+  result.is_read_only_ = defined();
+  return result;
+}
+
+void Tensor::record_stream(const Stream& stream) {
+  expect_defined(*this, "the tensor of a recorded stream");
+  expect(!is_borrowed(), [&] {
+    return fmt::format("a borrowed tensor {} records no stream: its lender keeps the storage",
+                       to_string(shape_));
+  });
+  if (stream.device().is_cpu()) {
+    return;  // its work is done when a call returns
+  }
+  // One owner in another, where several streams are recorded.
+  owner_ = std::make_shared<RecordedOwner>(std::move(owner_), stream);
+}
+
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
   expect_ge(num_dims(), 1, "dimensions of a sliced tensor");
   if (begin < 0 || begin > end || end > dim(0)) {
@@ -199,6 +222,7 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   expect_defined(from, "from");
   expect_dtype(to, from.dtype(), "to");
   expect_shape(to, from.shape(), "to");
+  expect_writable(to, "to");
   if (from.device().is_cpu() && to.device().is_cpu()) {
     stream.synchronize();  // the stream may still write to `from`
     if (from.nbytes() > 0) {
@@ -255,6 +279,12 @@ void expect_dtype(const Tensor& tensor, DType expected, std::string_view what, W
 void expect_defined(const Tensor& tensor, std::string_view what, Where where) {
   if (!tensor.defined()) {
     expect(false, fmt::format("{} is missing", what), where);
+  }
+}
+
+void expect_writable(const Tensor& tensor, std::string_view what, Where where) {
+  if (tensor.is_read_only()) {
+    expect(false, fmt::format("{} {} is read-only", what, to_string(tensor.shape())), where);
   }
 }
 

@@ -12,16 +12,19 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/backoff.h"
 #include "core/cpu_sets.h"
 #include "core/start_thread.h"
 #include "moebius/error.h"
+#include "moebius/parallel_executor.h"
 #include "moebius/settings.h"
 
 namespace moebius::worker_team {
@@ -173,7 +176,7 @@ class Team {
  public:
   Team()
       : num_forks_(count_forks()),
-        chosen_spin_time_(setting_int("MOEBIUS_SPIN_US", 0, 1'000'000)),
+        chosen_spin_time_(setting_int("MOEBIUS_SPIN_US")),
         num_cpus_(num_usable_cpus()),
         num_cpus_of_process_(num_usable_cpus_of_process()),
         bind_to_(cpus_to_bind_to()) {
@@ -270,7 +273,7 @@ class Team {
   // Beginning with the CPU that the caller is on, which it most likely keeps; empty where workers
   // are not bound.
   static std::vector<int> cpus_to_bind_to() {
-    if (setting_int("MOEBIUS_BIND_THREADS", 0, 1).value_or(0) == 0) {
+    if (setting_int("MOEBIUS_BIND_THREADS").value_or(0) == 0) {
       return {};
     }
     std::vector<int> cpus = usable_cpus();
@@ -327,10 +330,47 @@ Team& team_of_this_thread() {
   return *own_team;
 }
 
+// The threads of the caller's, if there are any.
+struct Foreign {
+  std::mutex mutex;
+  std::shared_ptr<ParallelExecutor> executor;
+
+  std::shared_ptr<ParallelExecutor> get() {
+    const std::lock_guard lock(mutex);
+    return executor;
+  }
+};
+constinit std::atomic<bool> has_foreign{false};  // so that loops of our own threads take no lock
+
+Foreign& foreign() {
+  static auto& instance = *new Foreign;  // leaked, since threads may outlive main()
+  return instance;
+}
+
+struct ForeignJob {
+  Job job;
+  void* context;
+};
+
+// On threads of the caller's, too, a loop inside a loop runs on the thread that meets it.
+void run_foreign(void* context, int thread_idx) noexcept {
+  const auto* given = static_cast<const ForeignJob*>(context);
+  const bool before = std::exchange(runs_alone, true);
+  given->job(given->context, thread_idx);
+  runs_alone = before;
+}
+
 }  // namespace
 
 void run(int num_threads, Job job, void* context) {
   assert(may_run());
+  if (has_foreign.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::shared_ptr<ParallelExecutor> executor = foreign().get()) {
+      ForeignJob on_foreign{job, context};
+      executor->run(num_threads, run_foreign, &on_foreign);
+      return;
+    }
+  }
   team_of_this_thread().run(num_threads, job, context);
 }
 
@@ -343,3 +383,15 @@ void set_num_processes(int num_processes) {
 }
 
 }  // namespace moebius::worker_team
+
+namespace moebius {
+
+void set_parallel_executor(std::shared_ptr<ParallelExecutor> executor) {
+  worker_team::Foreign& foreign = worker_team::foreign();
+  std::shared_ptr<ParallelExecutor> before = std::move(executor);  // may end without the lock
+  const std::lock_guard lock(foreign.mutex);
+  foreign.executor.swap(before);
+  worker_team::has_foreign.store(foreign.executor != nullptr, std::memory_order_relaxed);
+}
+
+}  // namespace moebius

@@ -14,6 +14,9 @@ using Job = void (*)(void* context, int thread_idx) noexcept;
 // must do whatever is left to do, since a worker may come too late to be used.
 //
 // A team grows to what is asked for and lives until its thread ends; nothing else is allocated.
+// Where the caller has set a ParallelExecutor, that runs the job instead, and what is said here of
+// call 0 holds for any call.
+//
 // Throws Error where a thread cannot be started, and InvalidArgument for a bad setting.  Nothing
 // has been called then, and the next run() tries again.  Why it does not go on with fewer threads:
 // nobody finds a slowness that nothing reports, and whoever reads the message can ask for fewer.

@@ -26,6 +26,7 @@ void apply_activation(const ActivationSpec& spec,
   expect_multiple_of(input.dim(1), factor, "input.dim(1)");
   expect_shape(output, {input.dim(0), input.dim(1) / factor}, "output");
   expect_on(output, input.device(), "output");
+  expect_writable(output, "output");
   expect_eq(to_string(stream.device()), to_string(input.device()), "device of the stream");
   if (input.device().is_cuda()) {
     cuda::activate(spec, cuda::RowGroups::all(input.dim(0)), input, output, stream);

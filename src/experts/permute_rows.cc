@@ -99,6 +99,7 @@ void permute_rows(const Tensor& x,
   expect_eq(out.num_dims(), 2, "dimensions of out");
   expect_eq(out.dim(1), x.dim(1), "out.dim(1)");
   expect_on(out, x.device(), "out");
+  expect_writable(out, "out");
   expect_stream(stream, x.device());
   if (x.device().is_cuda()) {
     cuda_permute_rows({x, permutation.row_of_slot, out}, stream);

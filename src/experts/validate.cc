@@ -375,6 +375,7 @@ void validate_call(const Experts& experts,
             std::numeric_limits<int32_t>::max(), "number of selections");
   expect_tensor(output, needed.dtype, needed.output, "output");
   expect_on(output, device, "output");
+  expect_writable(output, "output");
   expect_room(intermediate, needed.intermediate, needed.dtype, device, "intermediate");
   if (needed.scratch_bytes > 0) {
     expect_defined(scratch, "scratch");

@@ -24,6 +24,7 @@ void expect_output(const Tensor& output,
                    std::string_view what) {
   expect_shape(output, hidden.shape(), what);
   expect_dtype(output, hidden.dtype(), what);
+  expect_writable(output, what);
   expect(!overlap(output, hidden) || (may_be_hidden && output.raw() == hidden.raw()), [&] {
     return may_be_hidden ? fmt::format("{} overlaps hidden without being it", what)
                          : fmt::format("{} overlaps hidden, which the shared experts read", what);

@@ -201,6 +201,7 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
   expect_hidden_dtype(output, "output");
   expect_shape(output, hidden.shape(), "output");
   expect_on(output, device, "output");
+  expect_writable(output, "output");
   if (lora_ids) {
     expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");

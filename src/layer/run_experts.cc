@@ -71,7 +71,7 @@ Tensor run_chunks(const Experts& experts,
 }  // namespace
 
 int64_t default_chunk_tokens() {
-  return setting_int("MOEBIUS_CHUNK_TOKENS", 1, int64_t{1} << 40).value_or(32768);
+  return setting_int("MOEBIUS_CHUNK_TOKENS").value_or(32768);
 }
 
 Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end) {

@@ -58,6 +58,7 @@ void SharedExperts::forward(const Tensor& hidden,
   expect_shape(hidden, {hidden.dim(0), experts.desc().hidden}, "hidden");
   expect_dtype(output, hidden.dtype(), "output");
   expect_shape(output, hidden.shape(), "output");
+  expect_writable(output, "output");
   const int64_t num_tokens = hidden.dim(0);
   const int64_t chunk = std::min(num_tokens, chunk_tokens_);
   if (num_tokens == 0) {

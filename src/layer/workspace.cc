@@ -47,13 +47,7 @@ WorkspacePool::WorkspacePool() : state_(std::make_unique<State>()) {}
 
 WorkspacePool::~WorkspacePool() {
   try {
-    for (const State::Slots& slots : state_->microbatches) {
-      for (const State::Slot& slot : slots) {
-        if (slot.buffer) {
-          give_back_after(slot.stream);
-        }
-      }
-    }
+    trim();
   } catch (const std::exception&) {
     // The process is ending, or the device has failed for good.
   }
@@ -97,6 +91,17 @@ Tensor WorkspacePool::get(
   Tensor tensor;
   get(microbatch, slot, {&spec, 1}, {&tensor, 1}, stream);
   return tensor;
+}
+
+void WorkspacePool::trim() {
+  for (State::Slots& slots : state_->microbatches) {
+    for (State::Slot& slot : slots) {
+      if (slot.buffer) {
+        give_back_after(slot.stream);
+        slot.buffer = Tensor();
+      }
+    }
+  }
 }
 
 int64_t WorkspacePool::bytes() const {

@@ -323,6 +323,10 @@ void quantize(const Tensor& x,
               const Tensor& global_scale) {
   quant::expect_float_matrix(x, "x");
   quant::expect_quantized(out, spec, x.dim(0), x.dim(1), x.device());
+  quant::for_each_tensor(spec, x.dim(0), x.dim(1),
+                         [&](auto tensor, const Shape&, DType, std::string_view what) {
+                           expect_writable(out.*tensor, what);
+                         });
   quant::expect_disjoint(x, out.values, "x overlaps the quantized values");
   expect_stream(stream, x.device());
   const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);
@@ -364,6 +368,7 @@ void dequantize(const Quantized& q,
                 const Stream& stream) {
   quant::expect_float_matrix(out, "out");
   quant::expect_quantized(q, spec, out.dim(0), out.dim(1), out.device());
+  expect_writable(out, "out");
   expect_stream(stream, out.device());
   const quant::Impl& impl = quant::select_quant_impl(out.device());
   if (impl.device_kernels != nullptr) {
@@ -385,6 +390,7 @@ void quantize_dequantize(const Tensor& x,
   quant::expect_float_matrix(x, "x");
   quant::expect_float_matrix(out, "out");
   expect_on(out, x.device(), "out");
+  expect_writable(out, "out");
   expect_stream(stream, x.device());
   expect_shape(out, x.shape(), "out");
   const bool is_same = x.raw() == out.raw() && x.dtype() == out.dtype();

@@ -18,6 +18,7 @@ void count_expert_tokens(const Tensor& ids,
   expect_eq(ids.num_dims(), 2, "dimensions of ids");
   expect_dtype(out, DType::kI32, "out");
   expect_on(out, device, "out");
+  expect_writable(out, "out");
   expect_eq(out.num_dims(), 1, "dimensions of out");
   const int64_t num_local_experts = out.dim(0);
   if (expert_map) {

@@ -177,6 +177,7 @@ void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& strea
   expect_eq(hidden.dim(1), state_->model.gate.dim(1), "hidden.dim(1)");
   expect_dtype(out, DType::kF32, "out");
   expect_on(out, config().device, "out");
+  expect_writable(out, "out");
   expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
   expect_stream(stream, config().device);
   if (config().logit_sums == LogitSums::kTensorCores) {
@@ -201,9 +202,11 @@ void Router::select(const Tensor& logits,
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
   expect_dtype(ids, DType::kI32, "ids");
   expect_on(ids, config().device, "ids");
+  expect_writable(ids, "ids");
   expect_shape(ids, {logits.dim(0), config().topk}, "ids");
   expect_dtype(weights, DType::kF32, "weights");
   expect_on(weights, config().device, "weights");
+  expect_writable(weights, "weights");
   expect_shape(weights, {logits.dim(0), config().topk}, "weights");
   expect_stream(stream, config().device);
 

@@ -14,7 +14,7 @@
 #include "app/machine.h"
 #include "core/cpu_features.h"
 #include "core/has_cuda.h"
-#include "core/huge_pages.h"
+#include "core/host_allocator.h"
 #include "core/parallel.h"
 #include "problems/statistics.h"
 

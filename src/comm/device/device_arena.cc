@@ -5,11 +5,14 @@
 #include <algorithm>
 
 #include "core/cuda/runtime.h"
+#include "core/deferred_release.h"
+#include "core/device_traits.h"
 
 namespace moebius::comm {
 
 Tensor DeviceArena::take(int64_t bytes) {
   constexpr int64_t kSmallest = int64_t{64} << 10;
+  release_finished();
   Block* best = nullptr;
   for (Block& block : blocks_) {
     // A block of more than four times the size is kept for calls that need it.
@@ -33,6 +36,14 @@ Tensor DeviceArena::take(int64_t bytes) {
 
 Tensor DeviceArena::take(const Shape& shape, DType dtype) {
   return take(row_bytes(dtype, shape.numel())).reinterpret(dtype, shape);
+}
+
+void DeviceArena::trim(const std::optional<Stream>& last_stream) {
+  release_finished();
+  if (last_stream) {
+    give_back_after(*last_stream);
+  }
+  std::erase_if(blocks_, [](const Block& block) { return block.lease.expired(); });
 }
 
 Tensor upload(std::span<const int32_t> values, Device device) {

@@ -1,18 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceArena: device memory for what calls leave behind.  A block is used again once the last
-// handle on it is gone.  Why it does not allocate each time: the users of a block are enqueued one
-// after another, so a block may be handed out while work on it is still under way, and no call of
-// the CUDA runtime is made that could wait.
+// DeviceArena: memory of a device for what calls leave behind.  A block is used again once the last
+// handle on it is gone, so that calls which repeat allocate nothing.  Why it does not allocate each
+// time: the users of a block are enqueued one after another, so a block may be handed out while
+// work on it is still under way, and no call of the CUDA runtime is made that could wait.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "moebius/device.h"
+#include "moebius/stream.h"
 #include "moebius/tensor.h"
 
 namespace moebius::comm {
@@ -25,6 +27,8 @@ class DeviceArena {
   // tensor, and every tensor that shares its memory, is gone.
   Tensor take(int64_t bytes);
   Tensor take(const Shape& shape, DType dtype);
+  // Gives back the blocks that nobody has, after the present work of the stream.
+  void trim(const std::optional<Stream>& last_stream);
 
  private:
   struct Block {

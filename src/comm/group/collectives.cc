@@ -10,7 +10,7 @@
 
 #include "comm/device/sum_parts.h"
 #include "comm/group/blocks.h"
-#include "core/cuda/runtime.h"
+#include "core/allocate.h"
 #include "core/parallel.h"
 #include "moebius/group.h"
 
@@ -138,8 +138,7 @@ void reduce_scatter_on_gpu(Group& group,
                            const RankRows& in,
                            const Tensor& out,
                            const Stream& stream) {
-  const std::shared_ptr<void> gathered = cuda::allocate_on(
-      (group.size() - 1) * out.nbytes(), stream.native_handle(), stream.device().index);
+  const std::shared_ptr<void> gathered = allocate_on((group.size() - 1) * out.nbytes(), stream);
   comm::RankParts parts{in.of(group.rank()), static_cast<std::byte*>(gathered.get()), group.rank(),
                         group.size()};
   comm::BlockLists blocks;
@@ -172,6 +171,7 @@ void all_gatherv(Group& group,
   auto offsets = offsets_of(group, counts, op);
   expect_rows(group, in, counts[static_cast<size_t>(group.rank())], op, "in");
   expect_rows(group, out, offsets.back(), op, "out");
+  expect_writable(out, "out");
   const RankRows rows{out.bytes(), std::move(offsets), row_bytes_of(in, out, op)};
   comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
@@ -189,6 +189,7 @@ void reduce_scatterv(Group& group,
   auto offsets = offsets_of(group, counts, op);
   expect_rows(group, in, offsets.back(), op, "in");
   expect_rows(group, out, counts[static_cast<size_t>(group.rank())], op, "out");
+  expect_writable(out, "out");
   const DType dtype = in.dtype();
   expect(is_float(dtype), [&] {
     return fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype));

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/high_throughput/bank.h"
 
+#include "core/deferred_release.h"
+
 namespace moebius {
 
 int64_t BankPool::pick() const {
+  release_finished();
   int64_t best = kNone;
   for (size_t i = 0; i < banks_.size(); ++i) {
     const auto bank = static_cast<int64_t>(i);

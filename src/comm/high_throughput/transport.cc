@@ -3,6 +3,8 @@
 #include "comm/high_throughput/transport.h"
 
 #include "comm/high_throughput/cuda/make_transport.h"
+#include "comm/high_throughput/into.h"
+#include "core/same_device.h"
 
 namespace moebius {
 
@@ -39,7 +41,16 @@ DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stre
 Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& input,
                                                        const Stream& stream) {
   expect_expert_alignment(input.expert_alignment);
-  return state_->dispatch_async(input, stream);
+  const std::optional<DispatchRoom> room = make_dispatch_room(input, state_->group.device());
+  Pending<DispatchOutput> pending = state_->dispatch_async(input, stream);
+  if (!room) {
+    return pending;
+  }
+  return {pending.hook, [receive = std::move(pending.receive), room, stream] {
+            DispatchOutput output = receive();
+            room->move_in(output, stream);
+            return output;
+          }};
 }
 
 DispatchOutput HighThroughput::dispatch(const DispatchInput& input, const Stream& stream) {
@@ -67,6 +78,14 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
   if (input.addend && !state_->takes_addend()) {
     throw Unsupported("the addend of a combine is for GPUs of one node");
   }
+  if (const Tensor& into = input.topk_weights_into) {
+    expect_defined(input.topk_weights, "topk_weights for topk_weights_into");
+    expect_shape(into, {handle.num_tokens(), input.topk_weights.shape().back()},
+                 "topk_weights_into");
+    expect_dtype(into, DType::kF32, "topk_weights_into");
+    expect_on(into, state_->group.device(), "topk_weights_into");
+    expect_writable(into, "topk_weights_into");
+  }
   return state_->combine_async({input, handle, stream, out_x});
 }
 
@@ -87,6 +106,7 @@ void expect_combine_output(const Tensor& out_x,
     return;
   }
   expect_dtype(out_x, dtype, "out_x");
+  expect_writable(out_x, "out_x");
   expect_eq(out_x.num_dims(), 2, "dimensions of out_x");
   expect_eq(out_x.dim(0), shape[0], "rows of out_x");
   expect_ge(out_x.dim(1), first_column + shape[1], "columns of out_x");
@@ -94,6 +114,10 @@ void expect_combine_output(const Tensor& out_x,
 
 TransportStatistics HighThroughput::statistics() const {
   return state_->statistics();
+}
+
+void HighThroughput::trim() {
+  state_->trim();
 }
 
 void HighThroughput::check() const {

@@ -34,6 +34,7 @@ struct HighThroughput::State {
   virtual bool takes_addend() const { return false; }
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
+  virtual void trim() = 0;
 
   Group& group;
   const ExpertPlacement placement;

@@ -6,6 +6,7 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
+#include "core/deferred_release.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -37,17 +38,20 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 }
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
-  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
+  release_finished();  // a result may have been waiting for a stream
+  const Tensor& x = input.x;
+  const Tensor& topk_ids = input.topk_ids;
+  const bool is_cast = input.cast != LowLatencyCast::kNone;
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
   const int64_t num_tokens = topk_ids.dim(0);
   expect_le(num_tokens, options.max_tokens, "tokens of a low-latency dispatch");
   expect_here(topk_ids, {num_tokens, options.topk}, DType::kI32, "topk_ids");
   expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
-  if (row_tags) {
-    expect_here(row_tags, {num_tokens}, DType::kI32, "row_tags");
+  if (input.row_tags) {
+    expect_here(input.row_tags, {num_tokens}, DType::kI32, "row_tags");
   }
-  if (cast != LowLatencyCast::kNone) {
+  if (is_cast) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
     if (group.device().is_cuda()) {
@@ -55,6 +59,29 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
                          "the address of x of a low-latency dispatch with an fp8 cast");
     }
   }
+  expect_into(input.into, is_cast);
+}
+
+void LowLatency::State::expect_into(const LowLatencyInto& into, bool is_cast) const {
+  const auto expect_fits = [&](const Tensor& tensor, const Shape& shape, DType dtype,
+                               std::string_view what) {
+    if (tensor) {
+      expect_here(tensor, shape, dtype, what);
+      expect_writable(tensor, what);
+    }
+  };
+  expect_fits(into.x, {num_local(), max_rows(), options.hidden},
+              is_cast ? DType::kF8E4M3 : options.in_dtype, "x of into");
+  if (into.x && group.device().is_cuda()) {
+    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(into.x.raw())), 16,
+                       "the address of x of into");
+  }
+  expect(is_cast || !into.x_scale, "x_scale of into without a cast");
+  expect_fits(into.x_scale,
+              {num_local(), max_rows(), options.hidden / LowLatencyLayout::kScaleGroup},
+              DType::kF32, "x_scale of into");
+  expect_fits(into.expert_num_tokens, {num_local()}, DType::kI32, "expert_num_tokens of into");
+  expect_fits(into.row_tags, {num_local(), max_rows()}, DType::kI32, "row_tags of into");
 }
 
 void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) const {
@@ -86,6 +113,7 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   expect_here(topk_weights, slots, DType::kF32, "topk_weights");
   expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
   expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
+  expect_writable(out, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {

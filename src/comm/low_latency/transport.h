@@ -65,6 +65,7 @@ struct LowLatency::State {
                    const Shape& shape,
                    DType dtype,
                    std::string_view what) const;
+  void expect_into(const LowLatencyInto& into, bool is_cast) const;
 };
 
 // Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
@@ -112,23 +113,33 @@ Pool& pool_of(int index) {
   return *pool;
 }
 
+// Frees what a pool gave, in the order of a stream.
+void free_on(void* data, cudaStream_t stream) noexcept {
+  log_cuda_error(cudaFreeAsync(data, stream), "cudaFreeAsync");
+}
+
 // Allocates memory in the order of a stream; the handle also frees it in that order.
 std::shared_ptr<void> take(int64_t bytes, int index, Pool& pool, cudaStream_t stream) {
   return {pool.take(bytes, stream), [index, stream](void* p) {
             try {
               const DeviceGuard guard(index);
-              log_cuda_error(cudaFreeAsync(p, stream), "cudaFreeAsync");
+              free_on(p, stream);
             } catch (const CudaError&) {
               // The process ends or the device has failed for good, and its memory is gone anyway.
             }
           }};
 }
 
-std::shared_ptr<void> take_now(int64_t bytes, int index, Pool& pool) {
-  auto memory = take(bytes, index, pool, cudaStreamPerThread);
-  check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
-  return memory;
-}
+// Our own memory of GPUs.
+class PoolAllocator final : public Allocator {
+ public:
+  void* allocate(int64_t bytes, int64_t, Device device, void* stream) override {
+    return pool_of(device.index).take(bytes, as_stream(stream));
+  }
+  void deallocate(void* data, int64_t, Device, void* stream) noexcept override {
+    free_on(data, as_stream(stream));
+  }
+};
 
 // Pinned host memory that is mapped into every device.  Blocks are reused and never freed, because
 // freeing would wait for a device, where kernels of other ranks may be waiting for this rank.
@@ -177,16 +188,29 @@ void give_back_unused_memory(int index) {
   pool_of(index).trim();
 }
 
-std::shared_ptr<void> allocate(int64_t bytes, int index) {
-  expect_usable(index);
-  const DeviceGuard guard(index);
-  return take_now(bytes, index, pool_of(index));
+std::shared_ptr<Allocator> pool_allocator(int) {
+  // One serves all GPUs.  It is leaked, like the pools.
+  static const auto& instance = *new std::shared_ptr<Allocator>(std::make_shared<PoolAllocator>());
+  return instance;
 }
 
-std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index) {
+std::shared_ptr<void> allocate_from_allocator(int64_t bytes, int index) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  auto memory = detail::take_memory(bytes, Device::cuda(index), cudaStreamPerThread);
+  check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
+  return memory;
+}
+
+std::shared_ptr<void> allocate_in_graph(int64_t bytes, void* stream, int index) {
   expect_usable(index);
   const DeviceGuard guard(index);
   return take(bytes, index, pool_of(index), as_stream(stream));
+}
+
+void on_device(int index, const std::function<void()>& body) {
+  const DeviceGuard guard(index);
+  body();
 }
 
 void give_back_after(void* stream, int index) {
@@ -204,7 +228,9 @@ std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const 
                                     to_string(Device::cuda(peer)), to_string(Device::cuda(index))));
     }
   }
-  return take_now(bytes, index, pool);
+  auto memory = take(bytes, index, pool, cudaStreamPerThread);
+  check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
+  return memory;
 }
 
 void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_index) {
@@ -232,6 +258,31 @@ void copy_between(void* to,
     check_cuda(cudaMemcpyPeerAsync(to, to_index, from, from_index, static_cast<size_t>(bytes),
                                    as_stream(stream)),
                fmt::format("cudaMemcpyPeerAsync of {} bytes", bytes));
+  }
+}
+
+void copy_rows(void* to,
+               const void* from,
+               int64_t step,
+               int64_t bytes,
+               int64_t count,
+               void* stream,
+               int stream_index) {
+  constexpr int64_t kLargestPitch = std::numeric_limits<int32_t>::max();
+  if (bytes == 0 || count == 0) {
+    return;
+  }
+  if (step >= bytes && step <= kLargestPitch) {
+    const DeviceGuard guard(stream_index);
+    const auto width = static_cast<size_t>(bytes);
+    check_cuda(cudaMemcpy2DAsync(to, width, from, static_cast<size_t>(step), width,
+                                 static_cast<size_t>(count), cudaMemcpyDefault, as_stream(stream)),
+               fmt::format("cudaMemcpy2DAsync of {} rows of {} bytes", count, bytes));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    copy(static_cast<std::byte*>(to) + i * bytes, static_cast<const std::byte*>(from) + i * step,
+         bytes, stream, stream_index);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 
+#include "moebius/allocator.h"
 #include "moebius/device.h"
 
 namespace moebius::cuda {
@@ -28,17 +29,19 @@ void prepare_for_shared_gpus();
 int hardware_queues();
 void make_current(int index);  // the device of this thread's later calls that name none
 
-// Allocates device memory, 256-byte aligned, from a pool of our own.  Neither allocating nor
-// freeing waits for work of the device, so a rank may do both while a kernel of another rank waits
-// for it.
-// REQUIRES: the last handle is destroyed after the work that uses the memory, or after
-// give_back_after() in the same thread.
-std::shared_ptr<void> allocate(int64_t bytes, int index);
-// Allocates and frees in the order of a stream's work, so the handle may be destroyed as soon as
-// the work that uses the memory is enqueued.  REQUIRES: the stream outlives the handle.
-std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index);
-// As allocate(), but the GPUs in `peers` may load and store the memory, and with it all other
-// memory that is allocated here on this GPU.
+// Device memory comes from a pool of our own, 256-byte aligned, unless the caller has set another
+// allocator.  Neither allocating nor freeing waits for work of the device, so a rank may do both
+// while a kernel of another rank waits for it.
+std::shared_ptr<Allocator> pool_allocator(int index);
+// What allocate() of core/allocate.h does on a GPU.
+std::shared_ptr<void> allocate_from_allocator(int64_t bytes, int index);
+// Memory of our pool that is allocated and freed in the order of a stream's work.  Where the stream
+// is captured, both become nodes of the graph.  REQUIRES: the stream outlives the handle.
+std::shared_ptr<void> allocate_in_graph(int64_t bytes, void* stream, int index);
+// Calls `body` while the device is this thread's current one.
+void on_device(int index, const std::function<void()>& body);
+// Memory of our pool, ready for all streams, that the GPUs in `peers` may load and store, and with
+// it all other memory of the pool.
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers);
 
 // From now on, memory of the GPU that this thread frees is not given to anybody before the present
@@ -58,6 +61,15 @@ void copy_between(void* to,
                   int64_t bytes,
                   void* stream,
                   int stream_index);
+// Enqueues copies of `count` rows of `bytes` each to rows without gaps; `step` bytes lie between
+// the beginnings of two rows that are read.
+void copy_rows(void* to,
+               const void* from,
+               int64_t step,
+               int64_t bytes,
+               int64_t count,
+               void* stream,
+               int stream_index);
 void fill_zero(void* to, int64_t bytes, void* stream, int stream_index);
 // The same on a stream of this thread; the work is done when the call returns.
 void copy_now(void* to, const void* from, int64_t bytes, int index);

@@ -3,6 +3,8 @@
 //
 // One rank, batched format: every selected row is copied to its expert's block.  It is the
 // reference for backends that dispatch into the batched layout.
+#include <vector>
+
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/same_device.h"
@@ -32,8 +34,10 @@ class NoEpBatched final : public ReducingPrepareFinalize {
 
   void expect_room(const Tensor& topk_ids, const Tensor& expert_map) const override {
     Tensor local_ids = topk_ids;
+    std::vector<int32_t> mapped;
     if (expert_map) {
-      local_ids = Tensor::empty(topk_ids.shape(), DType::kI32);
+      mapped.resize(static_cast<size_t>(topk_ids.numel()));
+      local_ids = Tensor::borrow(mapped.data(), topk_ids.shape(), DType::kI32);
       map_ids(topk_ids, expert_map, local_ids, Stream());
     }
     batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);

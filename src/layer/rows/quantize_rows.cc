@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/cuda/runtime.h"
+#include "core/allocate.h"
 #include "quant/cuda/batched.h"
 #include "quant/groups.h"
 
@@ -38,12 +38,14 @@ void quantize_rows(const Tensor& x,
   Quantized q;
   q.values = out.values;
   q.scale = out.scale;
-  std::shared_ptr<void> global_scale;  // quantize() writes it, but the caller has it already
+  // quantize() writes the global scale, but the caller has it already.
+  float on_host = 0.0f;
+  std::shared_ptr<void> global_scale;
   if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
-    global_scale = cuda::allocate_on(sizeof(float), stream.native_handle(), stream.device().index);
+    global_scale = allocate_on(sizeof(float), stream);
     q.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
   } else if (spec.format == QuantFormat::kNvfp4) {
-    q.global_scale = Tensor::empty({1}, DType::kF32);
+    q.global_scale = Tensor::borrow(&on_host, {1}, DType::kF32);
   }
   quantize(x, spec, q, stream, desc.scale, desc.alpha_or_gscale);
 }

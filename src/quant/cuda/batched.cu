@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
 #include "quant/cuda/batched.h"
@@ -176,7 +177,7 @@ void cuda_quantize_batched(const BatchedQuantize& args, const Stream& on) {
     std::shared_ptr<void> absmax;
     if (a.is_per_tensor && a.tensor_scale == nullptr) {
       const int64_t bytes = num_experts * int64_t{sizeof(float)};
-      absmax = cuda::allocate_on(bytes, on.native_handle(), on.device().index);
+      absmax = allocate_on(bytes, on);
       cuda::fill_zero(absmax.get(), bytes, on.native_handle(), on.device().index);
       device::absmax_batched_kernel<T>
           <<<grid, device::kThreads, 0, stream>>>(a, static_cast<float*>(absmax.get()));

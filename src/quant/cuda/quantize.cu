@@ -19,8 +19,8 @@
 #include <cassert>
 #include <memory>
 
+#include "core/allocate.h"
 #include "core/cuda/check.h"
-#include "core/cuda/runtime.h"
 #include "quant/cuda/elements.cuh"
 #include "quant/cuda/kernels.h"
 #include "quant/group_rule.h"
@@ -606,8 +606,7 @@ void quantize_dequantize(const Tensor& x,
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {
     const int64_t num_scales = spec.global_scale_per_row ? std::max<int64_t>(1, a.rows) : 1;
-    scale = cuda::allocate_on(static_cast<size_t>(num_scales) * sizeof(float), on.native_handle(),
-                              on.device().index);
+    scale = allocate_on(num_scales * int64_t{sizeof(float)}, on);
     auto* value = static_cast<float*>(scale.get());
     launch_tensor_scale(x, spec, given_scale, value, stream);
     a.tensor_scale = value;

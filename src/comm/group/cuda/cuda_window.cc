@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/allocate.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::comm {
@@ -12,7 +13,7 @@ namespace {
 
 std::shared_ptr<void> to_table(const std::vector<std::byte*>& peers, int index) {
   const auto bytes = static_cast<int64_t>(peers.size() * sizeof(std::byte*));
-  std::shared_ptr<void> table = cuda::allocate(bytes, index);
+  std::shared_ptr<void> table = allocate(bytes, Device::cuda(index));
   cuda::copy_now(table.get(), peers.data(), bytes, index);
   return table;
 }

@@ -3,6 +3,7 @@
 #include <nccl_device.h>
 
 #include "comm/group/nccl/lsa_pointers.h"
+#include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
 
@@ -24,7 +25,7 @@ std::vector<std::byte*> lsa_pointers(ncclWindow_t window, int num_ranks, Device 
   const cuda::DeviceGuard guard(device.index);
   std::vector<std::byte*> pointers(static_cast<size_t>(num_ranks));
   const auto bytes = static_cast<int64_t>(pointers.size() * sizeof(std::byte*));
-  const std::shared_ptr<void> table = cuda::allocate(bytes, device.index);
+  const std::shared_ptr<void> table = allocate(bytes, device);
   lsa_pointers_kernel<<<1, 32, 0, cudaStreamPerThread>>>(window, num_ranks,
                                                          static_cast<void**>(table.get()));
   cuda::check_launch("lsa_pointers_kernel");

@@ -18,9 +18,8 @@ namespace moebius {
 namespace {
 
 SlowLink link_from_settings() {
-  constexpr int64_t kMax = 1'000'000'000;
-  return {std::chrono::microseconds(setting_int("MOEBIUS_LINK_LATENCY_US", 0, kMax).value_or(0)),
-          setting_int("MOEBIUS_LINK_MB_PER_S", 1, kMax).value_or(0) * 1'000'000};
+  return {std::chrono::microseconds(setting_int("MOEBIUS_LINK_LATENCY_US").value_or(0)),
+          setting_int("MOEBIUS_LINK_MB_PER_S").value_or(0) * 1'000'000};
 }
 
 bool is_comm_error(const std::exception_ptr& exception) {

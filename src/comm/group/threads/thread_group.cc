@@ -12,7 +12,7 @@
 #include "comm/group/share.h"
 #include "comm/group/threads/thread_exchange.h"
 #include "core/cpu_sets.h"
-#include "core/huge_pages.h"
+#include "core/host_allocator.h"
 
 namespace moebius::comm {
 

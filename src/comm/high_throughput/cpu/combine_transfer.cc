@@ -58,7 +58,7 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   if (out_) {
     expect_on(out_, Device::cpu(), "out_x");
   } else {
-    out_ = Tensor::empty(shape, input_.x.dtype());
+    out_ = state_.arena.take(shape, input_.x.dtype());
   }
   count_traffic();
   show_rows();
@@ -253,7 +253,9 @@ CombineOutput CombineTransfer::receive() {
   CombineOutput output;
   output.x = out_;
   if (input_.topk_weights) {
-    output.topk_weights = Tensor::empty({num_tokens, handle_.topk}, DType::kF32);
+    output.topk_weights = input_.topk_weights_into
+                              ? input_.topk_weights_into
+                              : state_.arena.take({num_tokens, handle_.topk}, DType::kF32);
   }
   const bool many_nodes = topology.num_nodes() > 1;
   const int64_t row_size = layout_.field_bytes(0);

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/device/device_arena.h"
 #include "comm/high_throughput/bank.h"
 #include "comm/high_throughput/transport.h"
 #include "comm/routing/notices.h"
@@ -53,11 +54,13 @@ struct CpuHighThroughput final : HighThroughput::State {
                            const Stream& stream) const override;
   Pending<CombineOutput> combine_async(const Combine& call) override;
   TransportStatistics statistics() const override { return sent; }
+  void trim() override { arena.trim({}); }
 
   std::vector<int> rank_of;  // by expert
   std::vector<int> node_of;  // by expert
   BankPool receive_banks;
   BankPool combine_banks;
+  comm::DeviceArena arena{Device::cpu()};  // results that lie in no bank
   TransportStatistics sent;
 
   const Topology& topology() const { return group.topology(); }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/high_throughput/cpu/dispatch_transfer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/group/stream_copy.h"
@@ -286,7 +287,7 @@ void DispatchTransfer::finish() {
 Tensor DispatchTransfer::field(int index, DType dtype, const Shape& shape) const {
   const int64_t rows = handle_->num_rows();
   if (rows == 0) {
-    return Tensor::empty(shape, dtype);
+    return Tensor::borrow(nullptr, shape, dtype);
   }
   const int64_t bank = banks_.bank_of[static_cast<size_t>(state_.rank())];
   return Tensor::share(banks_.lease,
@@ -312,8 +313,9 @@ DispatchOutput DispatchTransfer::receive() {
   }
   made_->tokens = field(layout_.token_field(), DType::kI32, {rows});
 
-  const Tensor counts = Tensor::zeros({state_.placement.num_local(state_.rank())}, DType::kI32);
+  const Tensor counts = state_.arena.take({state_.placement.num_local(state_.rank())}, DType::kI32);
   auto* count = counts.data<int32_t>();
+  std::fill_n(count, counts.numel(), 0);
   const auto* ids = output.topk_ids.data<int32_t>();
   const int64_t num_slots = slots.numel();
   for (int64_t i = 0; i < num_slots; ++i) {

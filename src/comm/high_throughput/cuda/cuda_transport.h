@@ -83,6 +83,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
   void check() override;
+  void trim() override { arena_.trim(last_stream_); }
 
  private:
   // A dispatch: what it moves, and where to.

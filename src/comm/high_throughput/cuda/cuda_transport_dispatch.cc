@@ -292,7 +292,7 @@ Tensor CudaHighThroughput::field(const Transfer& transfer,
                                  const Shape& shape,
                                  int64_t layout_rows) const {
   if (layout_rows == 0) {
-    return Tensor::empty(shape, dtype, device_);
+    return Tensor::borrow(nullptr, shape, dtype, device_);
   }
   return Tensor::share(
       transfer.lease,

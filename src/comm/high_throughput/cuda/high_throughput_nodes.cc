@@ -321,7 +321,7 @@ Tensor CudaNodesHighThroughput::field(const Dispatch& call,
                                       const Shape& shape) const {
   const int64_t rows = call.handle->num_rows();
   if (rows == 0) {
-    return Tensor::empty(shape, dtype, device_);
+    return Tensor::borrow(nullptr, shape, dtype, device_);
   }
   const Window& bank = banks_.window(call.banks.bank_of[static_cast<size_t>(rank())]);
   return Tensor::share(call.banks.lease, bank.local() + call.layout.offset(index, rows), shape,

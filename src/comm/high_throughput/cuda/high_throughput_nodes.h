@@ -60,6 +60,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
                                  const Stream& stream) override;
   Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
+  void trim() override { arena_.trim(last_stream_); }
 
  private:
   struct Dispatch;

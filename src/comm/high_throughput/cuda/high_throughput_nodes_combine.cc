@@ -47,8 +47,9 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combi
       .stream = stream,
       .layout = RowLayout(std::move(fields), 0, false),
       .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
-      .out_weights =
-          input.topk_weights ? arena_.take({handle.tokens, handle.topk}, DType::kF32) : Tensor()});
+      .out_weights = input.topk_weights_into ? input.topk_weights_into
+                     : input.topk_weights ? arena_.take({handle.tokens, handle.topk}, DType::kF32)
+                                          : Tensor()});
   order_after_last(stream);
   stream.wait(input.previous);
   show_rows(*call);

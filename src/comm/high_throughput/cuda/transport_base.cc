@@ -9,6 +9,7 @@
 #include "comm/routing/cuda/routing_tables.h"
 #include "comm/routing/payloads.h"
 #include "comm/routing/route.h"
+#include "core/allocate.h"
 #include "core/cuda/runtime.h"
 #include "core/same_device.h"
 
@@ -155,8 +156,8 @@ ExpertOrder CudaHighThroughputBase::expert_order(const DispatchOutput& output,
   expect_stream(stream, device_);
   stream.wait(output.event);
   const int64_t num_ids = output.topk_ids.numel();
-  const std::shared_ptr<void> starts = cuda::allocate_on(expert_starts_bytes(num_ids, num_local_),
-                                                         stream.native_handle(), device_.index);
+  const std::shared_ptr<void> starts =
+      allocate_on(expert_starts_bytes(num_ids, num_local_), stream);
   ExpertOrder order;
   order.expert_offsets = Tensor::empty({num_local_ + 1}, DType::kI32, device_);
   ExpertOrderArgs args{};

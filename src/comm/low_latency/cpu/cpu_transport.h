@@ -30,7 +30,7 @@ struct LowLatencyHandleState final : LowLatencyHandle,
   int bank = 0;
   int64_t num_tokens = 0;
   std::vector<ReceivedSelection> selections;
-  std::array<Tensor, 3> memory;  // the memory of the result, which may outlive the owner
+  std::array<Tensor, 4> memory;  // the memory of the result, which may outlive the owner
 };
 
 struct CpuLowLatency final : LowLatency::State {
@@ -50,7 +50,8 @@ struct CpuLowLatency final : LowLatency::State {
   // By bank: the call whose rows it holds, 0 for none, and the result of that call, while it lives.
   std::array<int64_t, 2> call_of_bank{};
   std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
-  std::array<Tensor, 2> x;              // [L, max_tokens * R, H], by bank
+  std::array<Tensor, 2> expert_counts;  // i32 [L], by bank
+  std::array<Tensor, 2> x;              // [L, max_tokens * R, H]
   std::array<Tensor, 2> x_scale;        // f32 [L, max_tokens * R, H / 128]
   std::array<Tensor, 2> row_tags_bank;  // i32 [L, max_tokens * R]
   int64_t num_given_up = 0;             // how often a rank was excluded

@@ -26,6 +26,7 @@ struct Transfer {
   CpuLowLatency& state;
   Stream stream;
   LowLatencyCast cast;
+  LowLatencyInto into;
   std::shared_ptr<LowLatencyHandleState> handle;
   std::vector<std::vector<std::byte>> outgoing;  // mailboxes for ranks that cannot be stored to
   std::unique_ptr<Exchange> exchange;
@@ -33,9 +34,9 @@ struct Transfer {
 
   Transfer(CpuLowLatency& s,
            const Stream& on,
-           LowLatencyCast kind,
+           const LowLatencyDispatchInput& input,
            std::shared_ptr<LowLatencyHandleState> made)
-      : state(s), stream(on), cast(kind), handle(std::move(made)) {}
+      : state(s), stream(on), cast(input.cast), into(input.into), handle(std::move(made)) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   // A call that has failed or was dropped needs its rows no more, so the mailboxes may be reused.
@@ -162,9 +163,22 @@ LowLatencyDispatchOutput Transfer::unpack() {
   const int64_t max_rows = state.max_rows();
   const bool is_cast = cast != LowLatencyCast::kNone;
 
+  // The two banks' outputs are made once and kept, so that a call allocates none.  Tensors on a
+  // bank keep the handle, and so the bank and the memory, alive.
+  const std::shared_ptr<LowLatencyHandleState> keep = handle;
+  const auto kept = [&](Tensor& storage, int64_t bytes, const Shape& shape, DType as) {
+    if (!storage) {
+      storage = Tensor::empty({bytes}, DType::kU8);
+    }
+    return Tensor::share(keep, storage.raw(), shape, as);
+  };
   LowLatencyDispatchOutput output;
-  output.expert_num_tokens = Tensor::zeros({num_local}, DType::kI32);
+  output.expert_num_tokens =
+      into.expert_num_tokens ? into.expert_num_tokens
+                             : kept(state.expert_counts[static_cast<size_t>(bank)],
+                                    row_bytes(DType::kI32, num_local), {num_local}, DType::kI32);
   auto* counts = output.expert_num_tokens.data<int32_t>();
+  std::fill_n(counts, num_local, 0);
 
   // The rows of an expert end up in order of (source rank, source token), since messages in a
   // mailbox are in order of tokens.
@@ -193,29 +207,24 @@ LowLatencyDispatchOutput Transfer::unpack() {
     }
   }
 
-  // The two banks' outputs are made once and kept: a call allocates no rows.
   const DType dtype = is_cast ? DType::kF8E4M3 : state.options.in_dtype;
-  Tensor& storage = state.x[static_cast<size_t>(bank)];
-  if (!storage) {
-    storage = Tensor::empty({num_local * max_rows * layout.row_bytes()}, DType::kU8);
-  }
-  const std::shared_ptr<LowLatencyHandleState> keep = handle;
-  // Tensors on the bank keep the handle, and so the bank and the memory, alive.
-  output.x = Tensor::share(keep, storage.raw(), {num_local, max_rows, layout.hidden}, dtype);
   const int64_t groups = layout.hidden / LowLatencyLayout::kScaleGroup;
+  const auto at = static_cast<size_t>(bank);
+  output.x = into.x ? into.x
+                    : kept(state.x[at], num_local * max_rows * layout.row_bytes(),
+                           {num_local, max_rows, layout.hidden}, dtype);
   if (is_cast) {
-    Tensor& scales = state.x_scale[static_cast<size_t>(bank)];
-    if (!scales) {
-      scales = Tensor::empty({num_local, max_rows, groups}, DType::kF32);
-    }
-    output.x_scale = Tensor::share(keep, scales.raw(), scales.shape(), DType::kF32);
+    const Shape shape = {num_local, max_rows, groups};
+    output.x_scale = into.x_scale ? into.x_scale
+                                  : kept(state.x_scale[at], row_bytes(DType::kF32, shape.numel()),
+                                         shape, DType::kF32);
   }
-  Tensor& tags = state.row_tags_bank[static_cast<size_t>(bank)];
-  if (!tags) {
-    tags = Tensor::empty({num_local, max_rows}, DType::kI32);
-  }
-  output.row_tags = Tensor::share(keep, tags.raw(), tags.shape(), DType::kI32);
-  handle->memory = {storage, state.x_scale[static_cast<size_t>(bank)], tags};
+  const Shape slots = {num_local, max_rows};
+  output.row_tags = into.row_tags ? into.row_tags
+                                  : kept(state.row_tags_bank[at],
+                                         row_bytes(DType::kI32, slots.numel()), slots, DType::kI32);
+  handle->memory = {state.x[at], state.x_scale[at], state.row_tags_bank[at],
+                    state.expert_counts[at]};
   const auto row_size = static_cast<size_t>(is_cast ? layout.hidden : layout.row_bytes());
   const auto scale_size = static_cast<size_t>(groups) * sizeof(float);
   parallel_for(stream, static_cast<int64_t>(messages.size()), 4, [&](int64_t begin, int64_t end) {
@@ -274,7 +283,7 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
   handle->bank = static_cast<int>(bank);
   handle->num_tokens = topk_ids.dim(0);
   results[bank] = handle;
-  auto transfer = std::make_shared<Transfer>(*this, stream, input.cast, handle);
+  auto transfer = std::make_shared<Transfer>(*this, stream, input, handle);
   transfer->send(input.x, topk_ids, input.row_tags);
   return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); });
 }

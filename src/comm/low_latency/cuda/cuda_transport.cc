@@ -93,6 +93,7 @@ class CudaLowLatency final : public LowLatency::State {
   struct Dispatch {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
+    LowLatencyInto into;
     bool records_event = false;
     Event event;  // after the receive half
   };
@@ -247,7 +248,8 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
+  const Tensor& topk_ids = input.topk_ids;
+  const LowLatencyCast cast = input.cast;
   expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
@@ -259,20 +261,21 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   const bool is_cast = cast != LowLatencyCast::kNone;
   const Shape shape = {num_local(), max_rows(), options.hidden};
   Tensor& rows = is_cast ? place.cast_rows : place.rows;
-  if (!rows) {
+  if (!rows && !input.into.x) {
     rows = on_device(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
-    if (is_cast) {
-      place.scales =
-          on_device({num_local(), max_rows(), options.hidden / comm::kCastGroup}, DType::kF32);
-    }
+  }
+  if (!place.scales && is_cast && !input.into.x_scale) {
+    place.scales =
+        on_device({num_local(), max_rows(), options.hidden / comm::kCastGroup}, DType::kF32);
   }
   calls_ = number;
-  stream.wait(previous);
+  stream.wait(input.previous);
 
   Dispatch dispatch;
   dispatch.handle = std::make_shared<CudaHandle>();
   dispatch.handle->owner = this;
-  dispatch.records_event = records_event;
+  dispatch.records_event = input.records_event;
+  dispatch.into = input.into;
   dispatch.handle->place = place_index;
   dispatch.handle->num_tokens = topk_ids.dim(0);
   place.result = dispatch.handle;
@@ -281,14 +284,16 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   call.call = make_call(place_index);
   call.dtype = options.in_dtype;
   call.cast = cast;
-  call.x = x.bytes();
+  call.x = input.x.bytes();
   call.ids = topk_ids.data<int32_t>();
-  call.tags = row_tags ? row_tags.data<int32_t>() : nullptr;
+  call.tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr;
   call.num_tokens = static_cast<int>(topk_ids.dim(0));
-  call.out = rows.bytes();
-  call.out_scale = is_cast ? place.scales.data<float>() : nullptr;
-  call.out_tags = place.tags.data<int32_t>();
-  call.out_count = place.counts.data<int32_t>();
+  const LowLatencyInto& into = input.into;
+  const auto chosen = [](const Tensor& given, const Tensor& own) { return given ? given : own; };
+  call.out = chosen(into.x, rows).bytes();
+  call.out_scale = is_cast ? chosen(into.x_scale, place.scales).data<float>() : nullptr;
+  call.out_tags = chosen(into.row_tags, place.tags).data<int32_t>();
+  call.out_count = chosen(into.expert_num_tokens, place.counts).data<int32_t>();
   call.expert_rows = expert_rows_.data<int64_t>();
   return dispatch;
 }
@@ -298,17 +303,18 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
   keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
   // The tensors of a result keep the handle alive, and so its place and its memory.
-  const auto share = [&](const Tensor& tensor) {
-    return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
+  const auto share = [&](const Tensor& given, const Tensor& own) {
+    return given ? given : Tensor::share(keep, own.raw(), own.shape(), own.dtype(), device_);
   };
+  const LowLatencyInto& into = dispatch.into;
   LowLatencyDispatchOutput output;
   const bool is_cast = dispatch.call.cast != LowLatencyCast::kNone;
-  output.x = share(is_cast ? place.cast_rows : place.rows);
+  output.x = share(into.x, is_cast ? place.cast_rows : place.rows);
   if (is_cast) {
-    output.x_scale = share(place.scales);
+    output.x_scale = share(into.x_scale, place.scales);
   }
-  output.expert_num_tokens = share(place.counts);
-  output.row_tags = share(place.tags);
+  output.expert_num_tokens = share(into.expert_num_tokens, place.counts);
+  output.row_tags = share(into.row_tags, place.tags);
   output.handle = dispatch.handle;
   output.event = dispatch.event;
   return output;

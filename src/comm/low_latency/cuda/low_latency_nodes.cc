@@ -80,6 +80,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   Counted count(const Tensor& topk_ids, const Stream& stream);
   LowLatencyDispatchOutput unpack(const std::shared_ptr<NodesHandle>& handle,
                                   LowLatencyCast cast,
+                                  const LowLatencyInto& into,
                                   const Stream& stream);
 
   const Device device_;
@@ -174,7 +175,8 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
 Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
+  const Tensor& topk_ids = input.topk_ids;
+  const LowLatencyCast cast = input.cast;
   check();
   const int64_t number = calls_ + 1;
   auto& result = results_[static_cast<size_t>(number % 2)];
@@ -182,7 +184,7 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     throw_third_result(number);
   }
   last_stream_ = stream;
-  stream.wait(previous);
+  stream.wait(input.previous);
   const Counted counted = count(topk_ids, stream);
   calls_ = number;
   const auto handle = std::make_shared<NodesHandle>();
@@ -197,9 +199,9 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
                               .dtype = options.in_dtype,
                               .cast = cast,
                               .num_tokens = static_cast<int>(topk_ids.dim(0)),
-                              .x = x.bytes(),
+                              .x = input.x.bytes(),
                               .ids = topk_ids.data<int32_t>(),
-                              .tags = row_tags ? row_tags.data<int32_t>() : nullptr,
+                              .tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr,
                               .index = counted.index.data<int32_t>(),
                               .copies = counted.copies.data<int32_t>(),
                               .out = outgoing.bytes()},
@@ -213,12 +215,14 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
   }
   group.exchange_on(stream, "low latency dispatch", sends, recvs);
   const auto output = std::make_shared<LowLatencyDispatchOutput>();
-  return in_halves([this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
+  return in_halves([this, output, handle, cast, into = input.into,
+                    stream] { *output = unpack(handle, cast, into, stream); },
                    [output] { return std::move(*output); });
 }
 
 LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
                                                      LowLatencyCast cast,
+                                                     const LowLatencyInto& into,
                                                      const Stream& stream) {
   const bool is_cast = cast != LowLatencyCast::kNone;
   const int64_t groups = is_cast ? options.hidden / LowLatencyLayout::kScaleGroup : 0;
@@ -227,7 +231,10 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   handle->numbers = arena_.take(slots, DType::kI32);
   handle->from_sources = arena_.take({group.size()}, DType::kI32);
   // The tensors of a result keep the handle alive, as on one node.
-  const auto take = [&](const Shape& shape, DType dtype) {
+  const auto take = [&](const Tensor& given, const Shape& shape, DType dtype) {
+    if (given) {
+      return given;
+    }
     const Tensor memory = arena_.take(shape, dtype);
     return Tensor::share(
         std::make_shared<std::pair<Tensor, std::shared_ptr<NodesHandle>>>(memory, handle),
@@ -235,12 +242,12 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   };
   LowLatencyDispatchOutput output;
   const Shape shape = {num_local(), max_rows(), options.hidden};
-  output.x = take(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
+  output.x = take(into.x, shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
   if (is_cast) {
-    output.x_scale = take({num_local(), max_rows(), groups}, DType::kF32);
+    output.x_scale = take(into.x_scale, {num_local(), max_rows(), groups}, DType::kF32);
   }
-  output.expert_num_tokens = take({num_local()}, DType::kI32);
-  output.row_tags = take({num_local(), max_rows()}, DType::kI32);
+  output.expert_num_tokens = take(into.expert_num_tokens, {num_local()}, DType::kI32);
+  output.row_tags = take(into.row_tags, {num_local(), max_rows()}, DType::kI32);
   comm::launch_unpack({.boxes = boxes_,
                        .in = handle->received.bytes(),
                        .rank_of = rank_of_.data<int32_t>(),

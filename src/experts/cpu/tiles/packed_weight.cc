@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
+#include "core/allocate.h"
 #include "core/ceil_div.h"
-#include "core/huge_pages.h"
 #include "core/parallel.h"
 #include "experts/byte_limits.h"
 #include "moebius/float_types.h"
@@ -26,7 +26,8 @@ constexpr uint8_t kLeastMxScale = 1;
 constexpr uint8_t kLargestMxScale = 252;
 
 std::shared_ptr<std::byte> allocate(int64_t bytes) {
-  return bytes > 0 ? allocate_block(bytes) : nullptr;
+  return bytes > 0 ? std::static_pointer_cast<std::byte>(moebius::allocate(bytes, Device::cpu()))
+                   : nullptr;
 }
 
 bool is_6bit(QuantFormat format) {

@@ -10,11 +10,11 @@
 #include <memory>
 #include <string>
 
+#include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
-#include "core/cuda/runtime.h"
 #include "experts/cuda/rows/permute.h"
 
 namespace moebius {
@@ -377,8 +377,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   const bool is_one_chunk = a.num_chunks == 1;
   std::shared_ptr<void> counts;
   if (!is_one_chunk) {
-    counts = cuda::allocate_on(static_cast<int64_t>(bucket_bytes) * a.num_chunks,
-                               on.native_handle(), on.device().index);
+    counts = allocate_on(static_cast<int64_t>(bucket_bytes) * a.num_chunks, on);
     a.chunk_counts = static_cast<int32_t*>(counts.get());
     count_kernel<<<chunks, kThreads, bucket_bytes, stream>>>(a);
     cuda::check_launch("count_kernel");

@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <string>
 
+#include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
-#include "core/cuda/runtime.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"
 #include "moebius/error.h"
@@ -221,8 +221,7 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
 
 void cuda_batched_sum(const CudaSumArgs& args, int64_t first_expert, const Stream& on) {
   expect_room(args.topk);
-  const auto rows = cuda::allocate_on(args.ids.numel() * int64_t{sizeof(int32_t)},
-                                      on.native_handle(), on.device().index);
+  const auto rows = allocate_on(args.ids.numel() * int64_t{sizeof(int32_t)}, on);
   CudaSumArgs with_rows = args;
   with_rows.row_of_slot =
       Tensor::borrow(rows.get(), args.ids.shape(), DType::kI32, args.ids.device());

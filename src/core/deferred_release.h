@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Owners of memory that streams may still use (Tensor::record_stream).  They are dropped once these
+// streams have done what they had to do; nobody waits for that.
+// Thread-safety: any thread may call any function.
+#pragma once
+
+#include <memory>
+
+#include "moebius/stream.h"
+
+namespace moebius {
+
+// Drops the owner after the present work of the stream.  It looks for that when memory is
+// allocated, trimmed or released.  Never throws: where the stream cannot be asked, the owner is
+// kept for good, and that is logged.
+void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept;
+
+// Drops the owners whose streams are done.
+void release_finished() noexcept;
+
+}  // namespace moebius

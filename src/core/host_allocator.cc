@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host_allocator.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <new>
+
+namespace moebius {
+
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+constexpr std::align_val_t kHugePage{size_t{2} << 20};
+constexpr int64_t kLarge = int64_t{4} << 20;
+
+std::align_val_t alignment_of(int64_t bytes) {
+  return bytes < kLarge ? kAlignment : kHugePage;
+}
+
+void* take(int64_t bytes) {
+  const auto n = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* block = ::operator new(n, alignment_of(bytes));
+#ifdef MADV_HUGEPAGE
+  if (bytes >= kLarge) {
+    madvise(block, n, MADV_HUGEPAGE);  // results do not depend on whether this succeeds
+  }
+#endif
+  return block;
+}
+
+void give_back(void* block, int64_t bytes) noexcept {
+  ::operator delete(block, alignment_of(bytes));
+}
+
+class HostAllocator final : public Allocator {
+ public:
+  void* allocate(int64_t bytes, int64_t, Device, void*) override { return take(bytes); }
+  void deallocate(void* data, int64_t bytes, Device, void*) noexcept override {
+    give_back(data, bytes);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Allocator> host_allocator() {
+  // Leaked: tensors may be made and freed after main().
+  static const auto& instance = *new std::shared_ptr<Allocator>(std::make_shared<HostAllocator>());
+  return instance;
+}
+
+std::shared_ptr<std::byte> allocate_block(int64_t bytes) {
+  return {static_cast<std::byte*>(take(bytes)), [bytes](std::byte* p) { give_back(p, bytes); }};
+}
+
+}  // namespace moebius
