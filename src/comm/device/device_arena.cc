@@ -35,6 +35,14 @@ Tensor DeviceArena::take(const Shape& shape, DType dtype) {
   return take(row_bytes(dtype, shape.numel())).reinterpret(dtype, shape);
 }
 
+int64_t DeviceArena::bytes() const {
+  int64_t total = 0;
+  for (const Block& block : blocks_) {
+    total += block.memory.nbytes();
+  }
+  return total;
+}
+
 Tensor upload(std::span<const int32_t> values, Device device) {
   const Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32, device);
   cuda::copy_now(t.raw(), values.data(), t.nbytes(), device.index);

@@ -25,6 +25,7 @@ class DeviceArena {
   // tensor, and every tensor that shares its memory, is gone.
   Tensor take(int64_t bytes);
   Tensor take(const Shape& shape, DType dtype);
+  int64_t bytes() const;  // of all blocks
 
  private:
   struct Block {

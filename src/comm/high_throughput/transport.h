@@ -34,9 +34,13 @@ struct HighThroughput::State {
   virtual bool takes_addend() const { return false; }
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
+  virtual int64_t bytes() const = 0;
 
   Group& group;
   const ExpertPlacement placement;
+  // These two belong to the object's description; the caller of the constructor sets them.
+  DispatchConfig dispatch_config;
+  DispatchConfig combine_config;
 };
 
 // Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from

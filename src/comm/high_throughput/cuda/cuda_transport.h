@@ -83,6 +83,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
   void check() override;
+  int64_t bytes() const override;
 
  private:
   // A dispatch: what it moves, and where to.

@@ -60,6 +60,9 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
                                  const Stream& stream) override;
   Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
+  int64_t bytes() const override {
+    return base_bytes() + banks_.bytes() + (shown_ == nullptr ? 0 : shown_->bytes());
+  }
 
  private:
   struct Dispatch;
