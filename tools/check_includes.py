@@ -38,7 +38,7 @@ PUBLIC_HEADERS = {
     " profile row_arrivals settings stream support tensor version",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
-    "comm": "dispatch group low_latency",
+    "comm": "dispatch group low_latency transports",
     "experts": "experts permute",
     "layer": "all2all modular_kernel moe_layer parallel_config prepare_finalize"
     " shared_experts tolerance weight_and_reduce workspace",

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The prepare/finalize backends over a group of ranks.  The group must outlive what is made here.
-// Every rank makes the same backend with the same arguments.  Making one is collective, and so are
-// its calls, even those of a rank without tokens.
+// Every rank makes the same backend with the same arguments.  Its calls are collective, even those
+// of a rank without tokens.
+// A backend has the state of one layer's micro-batches.  What is large belongs to the transport,
+// which the backends of many layers share (transports.h): memory, statistics(), excluded ranks and
+// failures are those of the transport.
 // Every rank brings tokens of its own.  Ranks that hold the same tokens (tensor parallelism) each
 // bring a slice of them, see MoeLayer.
 // Behaviour follows vLLM's prepare/finalize classes naive_dp_ep, deepep_ht and deepep_ll.
@@ -33,21 +36,16 @@ std::unique_ptr<PrepareFinalize> make_allgather_reducescatter(Group& group,
 
 // A token goes once to each rank that owns one of its experts.  Rows quantized by block travel
 // quantized; other schemes quantize the rows after they have arrived.
-// num_sms: see DispatchConfig; 0: its default.  capacity: see MoeLayerOptions; throws Unsupported
-// where there can be none.
+// capacity: see MoeLayerOptions; throws Unsupported where there can be none.
+// Throws InvalidArgument where there is no transport.
 std::unique_ptr<PrepareFinalize> make_high_throughput(
-    Group& group,
-    ExpertPlacement placement,
-    int num_sms = 0,
-    std::optional<int64_t> capacity = std::nullopt);
+    std::shared_ptr<HighThroughput> transport, std::optional<int64_t> capacity = std::nullopt);
 
-// Batched format, with at most options.max_tokens tokens per rank and call.  Rows are cast to fp8
-// in flight when the scheme is fp8 with groups of 128; other schemes quantize the rows after they
-// have arrived, expert by expert.  Weights are applied in combine, so the experts must delegate. It
-// does not accept fp8 with a scale per token, a deferred fp8 cast, or an fp8 cast of hidden sizes
-// that are not multiples of 128.
-std::unique_ptr<PrepareFinalize> make_low_latency(Group& group,
-                                                  ExpertPlacement placement,
-                                                  const LowLatencyOptions& options);
+// Batched format, with at most LowLatencyOptions::max_tokens tokens per rank and call.  Rows are
+// cast to fp8 in flight when the scheme is fp8 with groups of 128; other schemes quantize the rows
+// after they have arrived, expert by expert.  Weights are applied in combine, so the experts must
+// delegate. It does not accept fp8 with a scale per token, a deferred fp8 cast, or an fp8 cast of
+// hidden sizes that are not multiples of 128. Throws InvalidArgument where there is no transport.
+std::unique_ptr<PrepareFinalize> make_low_latency(std::shared_ptr<LowLatency> transport);
 
 }  // namespace moebius

@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,10 +42,12 @@ class ExpertPlacement {
   static ExpertPlacement from_ranks(std::vector<int> rank_of, int num_ranks);
 
   int64_t num_experts() const { return static_cast<int64_t>(rank_of_.size()); }
+  int num_ranks() const { return static_cast<int>(num_local_.size()); }
   int rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }
   int64_t local_index(int64_t expert) const { return local_[static_cast<size_t>(expert)]; }
   int64_t num_local(int rank) const { return num_local_[static_cast<size_t>(rank)]; }
   Tensor expert_map(int rank) const;  // i32 [E], local index or -1
+  bool operator==(const ExpertPlacement&) const = default;
 
  private:
   std::vector<int> rank_of_;
@@ -173,16 +176,43 @@ struct CombineOutput {
   Event event;          // the outputs are complete when it is
 };
 
+// What calls need at most, for HighThroughput::size_hint().
+struct HighThroughputNeeds {
+  std::vector<int64_t> payload_row_bytes;  // the bytes of a row of each payload
+  int64_t topk = 1;
+  bool has_weights = true;        // dispatch sends topk_weights
+  int64_t rows = 0;               // M of the rank that receives most in a call
+  int64_t num_results = 1;        // results of dispatch that are alive at the same time
+  int64_t combine_row_bytes = 0;  // the bytes of a row of combine's x; 0: nothing is combined
+  int64_t combine_copies = 0;     // copies that the rank which sends most sends to other ranks
+};
+
 class HighThroughput {
  public:
-  // The group must outlive the object.  The call is collective where the group has GPUs.  Throws
+  // Configs that are not given are those of DispatchConfig::for_dispatch and for_combine.  The
+  // group must outlive the object.  The call is collective where the group has GPUs.  Throws
   // InvalidArgument: a config that validate() refuses, an expert on a rank that the group does not
   // have, more ranks or SMs than GPUs allow; Unsupported: a GPU that cannot be used.
   HighThroughput(Group& group,
                  ExpertPlacement placement,
-                 DispatchConfig dispatch_config,
-                 DispatchConfig combine_config);
+                 std::optional<DispatchConfig> dispatch_config = std::nullopt,
+                 std::optional<DispatchConfig> combine_config = std::nullopt);
   ~HighThroughput();
+
+  Group& group() const;
+  const ExpertPlacement& placement() const;
+  const DispatchConfig& dispatch_config() const;
+  const DispatchConfig& combine_config() const;
+  // The bytes of windows and buffers that this rank holds for the object now.  Memory is made by
+  // the first call that needs it and kept; banks that live results have are among it.
+  int64_t bytes() const;
+  // The bytes of windows that each rank holds after such calls, among the ranks of one node.  CPUs:
+  // where ranks do not share an address space, results are shown in windows, too; `shares_memory`
+  // says whether they do (Group::shares_address_space).  Any GPU stands for all of them.
+  static int64_t size_hint(const HighThroughputNeeds& needs,
+                           const ExpertPlacement& placement,
+                           Device device = {},
+                           bool shares_memory = true);
 
   // Throws InvalidArgument for ids outside [-1, E), naming token and slot.  On CUDA the host waits
   // for the stream to find them.

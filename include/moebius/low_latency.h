@@ -48,6 +48,7 @@ struct LowLatencyOptions {
   DType in_dtype = DType::kBF16;  // bf16, f16 or f32
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
   LowLatencySum sum = LowLatencySum::kSelections;
+  bool operator==(const LowLatencyOptions&) const = default;
 };
 
 enum class LowLatencyCast : uint8_t {
@@ -120,6 +121,12 @@ class LowLatency {
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
+  Group& group() const;
+  const ExpertPlacement& placement() const;
+  const LowLatencyOptions& options() const;
+  // The bytes of windows and buffers that this rank holds for the object now.  Rows of results are
+  // made by the first calls that need them and kept.
+  int64_t bytes() const;
   // The bytes of window memory that each rank needs for these options, with `num_experts` placed
   // evenly.  Any GPU stands for all of them.
   static int64_t size_hint(const LowLatencyOptions& options,

@@ -31,6 +31,7 @@
 #include "moebius/modular_kernel.h"
 #include "moebius/parallel_config.h"
 #include "moebius/router.h"
+#include "moebius/transports.h"
 
 namespace moebius MOEBIUS_API {
 
@@ -54,6 +55,9 @@ struct MoeLayerOptions {
   Precision precision = Precision::kModel;
   KernelOptions kernel;
   // The following are for groups, whose backend is weights.config.parallel.backend.
+  // What moves the rows, shared with other layers of the group; null: the layer makes its own.  The
+  // layer takes one transport of it and keeps that, so this may go before the layer does.
+  std::shared_ptr<Transports> transports;
   bool monolithic = false;  // allgather_reducescatter only
   // GPUs: the number of SMs of every transport kernel, which is even; 0: the backend chooses.
   int comm_sms = 0;

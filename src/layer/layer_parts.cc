@@ -130,6 +130,13 @@ void expect_fits_group(const MoeConfig& config,
     return fmt::format("capacity {}: all2all {} has none, only high_throughput",
                        options.capacity.value_or(0), backend);
   });
+  expect(!options.transports || &options.transports->group() == group, [&] {
+    const Group& theirs = options.transports->group();
+    return fmt::format(
+        "transports are of another group ({}, {} ranks) than the layer's ({})", theirs.name(),
+        theirs.size(),
+        group == nullptr ? "none" : fmt::format("{}, {} ranks", group->name(), size));
+  });
   expect(options.precision == Precision::kModel || size == 1,
          [&] { return fmt::format("the float64 oracle runs on one rank, not {}", size); });
 }
@@ -172,18 +179,25 @@ std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
                                                        const ExpertsDesc& routed,
                                                        const MoeLayerOptions& options,
                                                        Group* group) {
+  const auto transports = [&] {
+    return options.transports ? options.transports : std::make_shared<Transports>(*group);
+  };
   const auto placement = [&] {
     return ExpertPlacement::linear(config.num_experts, config.parallel.ep_size);
   };
+  const auto sms = options.comm_sms == 0
+                       ? std::nullopt
+                       : std::optional(DispatchConfig{.num_sms = options.comm_sms});
   switch (config.parallel.backend) {
     case All2AllBackend::kAllGatherReduceScatter:
       return make_allgather_reducescatter(*group, options.monolithic);
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(*group, placement(), options.comm_sms, options.capacity);
+      return make_high_throughput(transports()->high_throughput(placement(), sms, sms),
+                                  options.capacity);
     case All2AllBackend::kLowLatency:
-      return make_low_latency(*group, placement(),
-                              {config.max_num_tokens, config.hidden, config.experts_per_token,
-                               routed.in_dtype, options.comm_sms, options.low_latency_sum});
+      return make_low_latency(transports()->low_latency(
+          placement(), {config.max_num_tokens, config.hidden, config.experts_per_token,
+                        routed.in_dtype, options.comm_sms, options.low_latency_sum}));
     case All2AllBackend::kNone:
       break;
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/high_throughput/bank.h"
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/window_layout.h"
 #include "experts/expected_rows.h"
@@ -125,8 +124,17 @@ int64_t low_latency_window_bytes(const Deployment& d) {
   return LowLatencyLayout::make(low_latency_options(d), d.ranks).bytes();
 }
 
-int64_t receive_bank_bytes(const Deployment& d, int64_t rows) {
-  return BankPool::roomy(high_throughput_layout(d).block_bytes(rows));
+HighThroughputNeeds high_throughput_needs(const Deployment& d, int64_t rows, int64_t num_results) {
+  const int64_t topk = d.layer.routing.topk;
+  HighThroughputNeeds needs;
+  needs.payload_row_bytes = high_throughput_payloads(d);
+  needs.topk = topk;
+  needs.rows = rows;
+  needs.num_results = num_results;
+  needs.combine_row_bytes = row_bytes(d);
+  needs.combine_copies =
+      d.own_tokens(All2AllBackend::kHighThroughput) * std::min<int64_t>(topk, d.ranks - 1);
+  return needs;
 }
 
 Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copies) {
@@ -150,13 +158,9 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       break;
     }
     case All2AllBackend::kHighThroughput: {
-      // There is a bank per result.  On GPUs rows come back into slots, one for each row that this
-      // rank has sent.
-      const int64_t slots =
-          d.device.is_cuda()
-              ? BankPool::roomy(own * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))
-              : 0;
-      b.windows = parts * receive_bank_bytes(d, (rows + parts - 1) / parts) + slots;
+      b.windows = HighThroughput::size_hint(
+          high_throughput_needs(d, (rows + parts - 1) / parts, parts),
+          ExpertPlacement::linear(d.num_places(), d.ranks), d.device);
       b.workspaces =
           experts_workspace(d, rows, std::min(rows, chunk)) + prepare_workspace(backend, d, rows);
       break;

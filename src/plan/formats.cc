@@ -156,10 +156,11 @@ Support backend_accepts(All2AllBackend backend, const Deployment& d) {
     const ExpertPlacement placement = ExpertPlacement::linear(1, 1);
     std::unique_ptr<PrepareFinalize> made;
     if (is_low_latency) {
-      made = make_low_latency(
-          group, placement, {.max_tokens = 1, .hidden = d.layer.hidden, .in_dtype = d.layer.dtype});
+      const LowLatencyOptions options{
+          .max_tokens = 1, .hidden = d.layer.hidden, .in_dtype = d.layer.dtype};
+      made = make_low_latency(std::make_shared<LowLatency>(group, placement, options));
     } else if (backend == All2AllBackend::kHighThroughput) {
-      made = make_high_throughput(group, placement);
+      made = make_high_throughput(std::make_shared<HighThroughput>(group, placement));
     } else {
       made = make_allgather_reducescatter(group);
     }

@@ -210,13 +210,16 @@ std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment
   return Counter(deployment, Copies()).count_ending(backend);
 }
 
-RowLayout high_throughput_layout(const Deployment& d) {
-  std::vector<int64_t> payloads = {row_bytes(d)};
-  if (travels_quantized(All2AllBackend::kHighThroughput, d.formats)) {
-    const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
-    payloads = {values, coded_row_bytes(d) - values};
+std::vector<int64_t> high_throughput_payloads(const Deployment& d) {
+  if (!travels_quantized(All2AllBackend::kHighThroughput, d.formats)) {
+    return {row_bytes(d)};
   }
-  return {payloads, d.layer.routing.topk, true};
+  const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
+  return {values, coded_row_bytes(d) - values};
+}
+
+RowLayout high_throughput_layout(const Deployment& d) {
+  return {high_throughput_payloads(d), d.layer.routing.topk, true};
 }
 
 int64_t low_latency_tokens() {

@@ -45,7 +45,9 @@ std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment
 int64_t low_latency_tokens();
 LowLatencyOptions low_latency_options(const Deployment& deployment);
 
-// The layout of rows that high throughput dispatches, both in banks and in messages.
+// The bytes of a row of each payload that high throughput dispatches, and the layout of these rows
+// with ids and weights, both in banks and in messages.
+std::vector<int64_t> high_throughput_payloads(const Deployment& deployment);
 RowLayout high_throughput_layout(const Deployment& deployment);
 // The bytes of a row on its way to the experts, including ids and weights.
 double dispatch_row_bytes(All2AllBackend backend, const Deployment& deployment);

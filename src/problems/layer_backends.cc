@@ -131,17 +131,19 @@ constexpr LayerBackend kBackends[] = {
     {.name = "high_throughput",
      .scope = LayerScope::kReceived,
      .sum = sum_over_nodes,
-     .make = [](Group& group,
-                const ExpertPlacement& placement,
-                const ExpertsDesc&) { return make_high_throughput(group, placement); }},
+     .make =
+         [](Group& group, const ExpertPlacement& placement, const ExpertsDesc&) {
+           return make_high_throughput(std::make_shared<HighThroughput>(group, placement));
+         }},
     {.name = "low_latency",
      .format = ActivationFormat::kBatched,
      .scope = LayerScope::kInFlight,
      .sum = sum_slots,
      .make =
          [](Group& group, const ExpertPlacement& placement, const ExpertsDesc& desc) {
-           return make_low_latency(
-               group, placement, {LayerProblem::kMaxTokens, desc.hidden, desc.topk, desc.in_dtype});
+           const LowLatencyOptions options{LayerProblem::kMaxTokens, desc.hidden, desc.topk,
+                                           desc.in_dtype};
+           return make_low_latency(std::make_shared<LowLatency>(group, placement, options));
          }},
 };
 

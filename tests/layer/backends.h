@@ -9,6 +9,7 @@
 
 #include "moebius/all2all.h"
 #include "moebius/parallel_config.h"
+#include "moebius/transports.h"
 #include "problems/place.h"
 
 namespace moebius::testing {
@@ -19,19 +20,27 @@ inline constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceS
 
 // A backend for rows in f32 with one expert per token, where experts are placed linearly and a rank
 // brings up to max_tokens tokens.
-inline std::unique_ptr<PrepareFinalize> make_backend(
-    All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
-  const auto placement = ExpertPlacement::linear(num_experts, group.size());
+inline std::unique_ptr<PrepareFinalize> make_backend(All2AllBackend backend,
+                                                     Transports& transports,
+                                                     int64_t num_experts,
+                                                     int64_t max_tokens,
+                                                     int64_t hidden) {
+  const auto placement = ExpertPlacement::linear(num_experts, transports.group().size());
   switch (backend) {
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(group, placement);
+      return make_high_throughput(transports.high_throughput(placement));
     case All2AllBackend::kLowLatency:
-      return make_low_latency(
-          group, placement,
-          {.max_tokens = max_tokens, .hidden = hidden, .topk = 1, .in_dtype = DType::kF32});
+      return make_low_latency(transports.low_latency(
+          placement,
+          {.max_tokens = max_tokens, .hidden = hidden, .topk = 1, .in_dtype = DType::kF32}));
     default:
-      return make_allgather_reducescatter(group);
+      return make_allgather_reducescatter(transports.group());
   }
+}
+inline std::unique_ptr<PrepareFinalize> make_backend(
+    All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
+  Transports transports(group);
+  return make_backend(backend, transports, num_experts, max_tokens, hidden);
 }
 
 // `input` on a place, with the static scales of `quant`, which must outlive the result.

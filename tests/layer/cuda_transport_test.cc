@@ -77,12 +77,13 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
   const bool batched = kind == Kind::kLowLatency;
   const bool is_roomy = kind == Kind::kRoomyHighThroughput && group.device().is_cuda();
   const auto capacity = is_roomy ? std::optional<int64_t>(0) : std::nullopt;
-  const auto pf = kind == Kind::kLowLatency
-                      ? make_low_latency(group, placement, {kMaxTokens, kHidden, kTopk})
-                  : kind == Kind::kHighThroughput ? make_high_throughput(group, placement)
-                  : kind == Kind::kRoomyHighThroughput
-                      ? make_high_throughput(group, placement, 0, capacity)
-                      : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
+  Transports transports(group);
+  const auto pf =
+      kind == Kind::kLowLatency
+          ? make_low_latency(transports.low_latency(placement, {kMaxTokens, kHidden, kTopk}))
+      : kind == Kind::kHighThroughput || kind == Kind::kRoomyHighThroughput
+          ? make_high_throughput(transports.high_throughput(placement), capacity)
+          : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
   WorkspacePool pool;
   const CallContext context{place.stream, &pool};
   QuantConfig own = quant;

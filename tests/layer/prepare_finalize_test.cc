@@ -92,7 +92,8 @@ TEST(PrepareFinalize, RefusesBadInput) {
 std::vector<std::unique_ptr<PrepareFinalize>> standard_backends(Group& group) {
   std::vector<std::unique_ptr<PrepareFinalize>> backends;
   backends.push_back(make_allgather_reducescatter(group));
-  backends.push_back(make_high_throughput(group, ExpertPlacement::linear(4, group.size())));
+  backends.push_back(make_high_throughput(
+      std::make_shared<HighThroughput>(group, ExpertPlacement::linear(4, group.size()))));
   return backends;
 }
 
@@ -144,7 +145,8 @@ TEST(StandardBackendsOverRanks, FinalizeNeedsAPrepareOfAsManyTokens) {
 TEST(HighThroughput, FinalizesOnce) {
   const auto no_op = make_weight_and_reduce(WeightAndReduceKind::kNoOp);
   run_thread_ranks({.num_ranks = 1}, [&](Group& group) {
-    const auto pf = make_high_throughput(group, ExpertPlacement::linear(4, 1));
+    const auto pf = make_high_throughput(
+        std::make_shared<HighThroughput>(group, ExpertPlacement::linear(4, 1)));
     Problem problem(3, 2, 8);
     const PrepareResult prepared = pf->prepare(problem.input, problem.context);
     const FinalizeInput done = done_with(prepared, *no_op, 3);

@@ -149,7 +149,7 @@ TEST(Buffers, LowLatencyWindowOfGpusIsTheHint) {
 }
 #endif
 
-TEST(Buffers, ReceiveBankIsTheOneThatIsMade) {
+TEST(Buffers, WindowsOfHighThroughputAreThoseThatAreMade) {
   for (const char* quant : {"none", "fp8"}) {
     Deployment d = small_deployment(3, 0, 50);
     d.formats = find_formats(quant, d.layer);
@@ -175,7 +175,10 @@ TEST(Buffers, ReceiveBankIsTheOneThatIsMade) {
                 ids[static_cast<size_t>(group.rank())].end(), input.topk_ids.data<int32_t>());
       input.topk_weights = Tensor::zeros({50, 4}, DType::kF32);
       made.dispatch_async(input, Stream()).finish();
-      EXPECT_EQ(made.receive_banks.bytes(0), receive_bank_bytes(d, static_cast<int64_t>(most)));
+      EXPECT_EQ(made.bytes(),
+                HighThroughput::size_hint(high_throughput_needs(d, static_cast<int64_t>(most), 1),
+                                          made.placement));
+      EXPECT_EQ(made.bytes(), buffers(All2AllBackend::kHighThroughput, d, copies).windows);
     });
   }
 }

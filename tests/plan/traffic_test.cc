@@ -27,9 +27,10 @@ std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group, cons
       ExpertPlacement::linear(d.layer.routing.num_experts, group.size());
   switch (backend) {
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(group, placement);
+      return make_high_throughput(std::make_shared<HighThroughput>(group, placement));
     case All2AllBackend::kLowLatency:
-      return make_low_latency(group, placement, low_latency_options(d));
+      return make_low_latency(
+          std::make_shared<LowLatency>(group, placement, low_latency_options(d)));
     default:
       return make_allgather_reducescatter(group);
   }

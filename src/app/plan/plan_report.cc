@@ -139,8 +139,8 @@ void add_buffers(Report& report, const PlanResult& r) {
   std::vector<std::vector<Json>> rows;
   for (const Forecast& f : r.forecasts) {
     const plan::Buffers& b = f.buffers;
-    rows.push_back({backend_name(f), layers * b.weights, layers * b.windows, layers * b.outputs,
-                    b.workspaces, b.total(layers), whole(f.memory),
+    rows.push_back({backend_name(f), layers * b.weights, b.windows, b.outputs, b.workspaces,
+                    b.total(layers), whole(f.memory),
                     static_cast<double>(b.total(layers)) / f.memory, f.fits ? "yes" : "no"});
   }
   report.heading(

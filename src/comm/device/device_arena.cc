@@ -46,6 +46,14 @@ void DeviceArena::trim(const std::optional<Stream>& last_stream) {
   std::erase_if(blocks_, [](const Block& block) { return block.lease.expired(); });
 }
 
+int64_t DeviceArena::bytes() const {
+  int64_t total = 0;
+  for (const Block& block : blocks_) {
+    total += block.memory.nbytes();
+  }
+  return total;
+}
+
 Tensor upload(std::span<const int32_t> values, Device device) {
   const Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32, device);
   cuda::copy_now(t.raw(), values.data(), t.nbytes(), device.index);

@@ -29,6 +29,7 @@ class DeviceArena {
   Tensor take(const Shape& shape, DType dtype);
   // Gives back the blocks that nobody has, after the present work of the stream.
   void trim(const std::optional<Stream>& last_stream);
+  int64_t bytes() const;  // of all blocks
 
  private:
   struct Block {

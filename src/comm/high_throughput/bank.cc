@@ -18,6 +18,14 @@ int64_t BankPool::pick() const {
   return best;
 }
 
+int64_t BankPool::bytes() const {
+  int64_t total = 0;
+  for (const Bank& bank : banks_) {
+    total += bank.window->bytes();
+  }
+  return total;
+}
+
 int64_t BankPool::add(Group& group, int64_t bytes) {
   banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}});
   return static_cast<int64_t>(banks_.size()) - 1;

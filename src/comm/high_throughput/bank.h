@@ -24,6 +24,7 @@ class BankPool {
   int64_t bytes(int64_t bank) const {
     return bank == kNone ? 0 : banks_[static_cast<size_t>(bank)].window->bytes();
   }
+  int64_t bytes() const;  // of all banks
   // The bytes that a bank for `bytes` is made with: a quarter more, so that batches of slightly
   // different sizes settle on the same banks.
   static int64_t roomy(int64_t bytes) { return bytes + bytes / 4; }

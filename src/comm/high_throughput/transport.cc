@@ -21,18 +21,40 @@ void expect_expert_alignment(int64_t alignment) {
 
 HighThroughput::HighThroughput(Group& group,
                                ExpertPlacement placement,
-                               DispatchConfig dispatch_config,
-                               DispatchConfig combine_config) {
-  dispatch_config.validate();
-  combine_config.validate();
+                               std::optional<DispatchConfig> dispatch_config,
+                               std::optional<DispatchConfig> combine_config) {
+  const Device device = group.device();
+  const DispatchConfig dispatch =
+      dispatch_config.value_or(DispatchConfig::for_dispatch(group.size(), device));
+  const DispatchConfig combine =
+      combine_config.value_or(DispatchConfig::for_combine(group.size(), device));
+  dispatch.validate();
+  combine.validate();
   expect_placed(placement, group);
-  state_ = group.device().is_cuda()
-               ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch_config,
-                                                 combine_config)
+  state_ = device.is_cuda()
+               ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch, combine)
                : make_cpu_high_throughput(group, std::move(placement));
+  state_->dispatch_config = dispatch;
+  state_->combine_config = combine;
 }
 
 HighThroughput::~HighThroughput() = default;
+
+Group& HighThroughput::group() const {
+  return state_->group;
+}
+const ExpertPlacement& HighThroughput::placement() const {
+  return state_->placement;
+}
+const DispatchConfig& HighThroughput::dispatch_config() const {
+  return state_->dispatch_config;
+}
+const DispatchConfig& HighThroughput::combine_config() const {
+  return state_->combine_config;
+}
+int64_t HighThroughput::bytes() const {
+  return state_->bytes();
+}
 
 DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stream) const {
   return state_->layout(topk_ids, stream);

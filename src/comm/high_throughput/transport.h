@@ -35,9 +35,13 @@ struct HighThroughput::State {
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
   virtual void trim() = 0;
+  virtual int64_t bytes() const = 0;
 
   Group& group;
   const ExpertPlacement placement;
+  // These two belong to the object's description; the caller of the constructor sets them.
+  DispatchConfig dispatch_config;
+  DispatchConfig combine_config;
 };
 
 // Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from

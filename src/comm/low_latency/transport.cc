@@ -22,9 +22,10 @@ void expect_valid(const LowLatencyOptions& options) {
 
 void throw_third_result(int64_t call) {
   throw InvalidArgument(
-      fmt::format("call {} of a low-latency dispatch would be the third live result: those of "
-                  "calls {} and {} are still held",
-                  call, call - 2, call - 1));
+      fmt::format("call {} of a low-latency dispatch needs the bank of call {}, whose result is "
+                  "still alive: at most 2 results are, and each call takes the bank of the call "
+                  "before last",
+                  call, call - 2));
 }
 
 LowLatency::State::State(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -124,6 +125,19 @@ LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatency
 }
 
 LowLatency::~LowLatency() = default;
+
+Group& LowLatency::group() const {
+  return state_->group;
+}
+const ExpertPlacement& LowLatency::placement() const {
+  return state_->placement;
+}
+const LowLatencyOptions& LowLatency::options() const {
+  return state_->options;
+}
+int64_t LowLatency::bytes() const {
+  return state_->bytes();
+}
 
 int64_t LowLatency::size_hint(const LowLatencyOptions& options,
                               int num_ranks,

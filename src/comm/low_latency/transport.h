@@ -39,6 +39,7 @@ struct LowLatency::State {
   virtual TransportStatistics statistics() const = 0;
   virtual Tensor expert_statistics() const = 0;
   virtual void reset_statistics() = 0;
+  virtual int64_t bytes() const = 0;
 
   Group& group;
   ExpertPlacement placement;

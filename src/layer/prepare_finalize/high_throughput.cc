@@ -41,11 +41,9 @@ Support can_be_captured(Group& group, std::optional<int64_t> capacity) {
                         "layer has a capacity");
 }
 
-PrepareFinalizeTraits traits_of(Group& group,
-                                const ExpertPlacement& placement,
-                                const DispatchConfig& dispatch,
-                                const DispatchConfig& combine,
-                                std::optional<int64_t> capacity) {
+PrepareFinalizeTraits traits_of(const HighThroughput& transport, std::optional<int64_t> capacity) {
+  Group& group = transport.group();
+  const int combine_sms = transport.combine_config().num_sms;
   const bool is_all_kernels = goes_in_kernels(group);
   return {.name = "high_throughput",
           .num_dispatchers = group.size(),
@@ -53,23 +51,20 @@ PrepareFinalizeTraits traits_of(Group& group,
           .takes_addend = is_all_kernels,
           .is_async = true,
           .localizes_ids = true,
-          .comm_sms = std::max(dispatch.num_sms, combine.num_sms),
-          .finalize_sms = combine.num_sms,
-          .placed_experts = placement.expert_map(group.rank()),
+          .comm_sms = std::max(transport.dispatch_config().num_sms, combine_sms),
+          .finalize_sms = combine_sms,
+          .placed_experts = transport.placement().expert_map(group.rank()),
           .can_be_captured = can_be_captured(group, capacity)};
 }
 
 class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
  public:
-  HighThroughputPrepareFinalize(Group& group,
-                                ExpertPlacement placement,
-                                const DispatchConfig& dispatch,
-                                const DispatchConfig& combine,
+  HighThroughputPrepareFinalize(std::shared_ptr<HighThroughput> transport,
                                 std::optional<int64_t> capacity)
-      : ReducingPrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
-        group_(group),
+      : ReducingPrepareFinalize(traits_of(*transport, capacity)),
+        group_(transport->group()),
         capacity_(capacity),
-        transport_(group, std::move(placement), dispatch, combine) {}
+        transport_(std::move(transport)) {}
 
   // Rows that are quantized after arrival cannot come in waves, because all must be here first.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
@@ -80,8 +75,10 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
   void forget(int microbatch) override { handles_.erase(microbatch); }
 
-  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
-  void check() const override { transport_.check(); }
+  std::optional<TransportStatistics> statistics() const override {
+    return transport_->statistics();
+  }
+  void check() const override { transport_->check(); }
 
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                        const CallContext& context) override;
@@ -94,7 +91,7 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
 
   Group& group_;
   std::optional<int64_t> capacity_;  // see MoeLayerOptions
-  HighThroughput transport_;
+  std::shared_ptr<HighThroughput> transport_;
   // By micro-batch: the dispatch whose combine is still to come.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
 };
@@ -113,7 +110,7 @@ Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchIn
   const auto start = [&](const Stream& stream) {
     return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
       request.capacity = capacity_ ? room_for(request.topk_ids.dim(0)) : 0;
-      return transport_.dispatch_async(request, stream);
+      return transport_->dispatch_async(request, stream);
     });
   };
   if (request.early_rows == 0) {
@@ -208,7 +205,7 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   auto pending = std::make_shared<Pending<Combined>>(
       start_transfer<Combined>(context, [&](const Stream& stream) {
         return in_flight<Combined>("combine", context, stream, [&] {
-          return transport_.combine_async(request, *handle, stream, input.output);
+          return transport_->combine_async(request, *handle, stream, input.output);
         });
       }));
   return {pending->hook, [pending, handle] { pending->receive(); }};
@@ -216,25 +213,19 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
 
 }  // namespace
 
-std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
-                                                      ExpertPlacement placement,
-                                                      int num_sms,
+std::unique_ptr<PrepareFinalize> make_high_throughput(std::shared_ptr<HighThroughput> transport,
                                                       std::optional<int64_t> capacity) {
+  expect(transport != nullptr, "the high-throughput transport is missing");
   if (capacity) {
     expect_ge(*capacity, 0, "capacity");
+    const Group& group = transport->group();
     if (const int num_nodes = group.topology().num_nodes(); !goes_in_kernels(group)) {
       throw Unsupported(fmt::format(
           "high_throughput with a capacity is for GPUs of one node, these ranks are on {}",
           num_nodes > 1 ? fmt::format("{} nodes", num_nodes) : "CPUs"));
     }
   }
-  DispatchConfig dispatch = DispatchConfig::for_dispatch(group.size(), group.device());
-  DispatchConfig combine = DispatchConfig::for_combine(group.size(), group.device());
-  if (num_sms != 0) {
-    dispatch.num_sms = combine.num_sms = num_sms;
-  }
-  return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement), dispatch,
-                                                         combine, capacity);
+  return std::make_unique<HighThroughputPrepareFinalize>(std::move(transport), capacity);
 }
 
 }  // namespace moebius

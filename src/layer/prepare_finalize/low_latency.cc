@@ -33,26 +33,30 @@ Support can_be_captured(Group& group) {
              : Support::no("low_latency over several nodes exchanges messages between hosts");
 }
 
+PrepareFinalizeTraits traits_of(const LowLatency& transport) {
+  Group& group = transport.group();
+  const LowLatencyOptions& options = transport.options();
+  return {.name = "low_latency",
+          .activation_format = ActivationFormat::kBatched,
+          .max_tokens_per_rank = options.max_tokens,
+          .num_dispatchers = group.size(),
+          .is_async = true,
+          .localizes_ids = true,
+          .comm_sms = options.num_sms,
+          .finalize_sms = options.num_sms,
+          .max_in_flight = 2,  // the transport keeps two results at a time
+          .placed_experts = transport.placement().expert_map(group.rank()),
+          .can_be_captured = can_be_captured(group)};
+}
+
 class LowLatencyPrepareFinalize final : public PrepareFinalize {
  public:
-  LowLatencyPrepareFinalize(Group& group,
-                            ExpertPlacement placement,
-                            const LowLatencyOptions& options)
-      : PrepareFinalize({.name = "low_latency",
-                         .activation_format = ActivationFormat::kBatched,
-                         .max_tokens_per_rank = options.max_tokens,
-                         .num_dispatchers = group.size(),
-                         .is_async = true,
-                         .localizes_ids = true,
-                         .comm_sms = options.num_sms,
-                         .finalize_sms = options.num_sms,
-                         .max_in_flight = 2,  // the transport keeps two results at a time
-                         .placed_experts = placement.expert_map(group.rank()),
-                         .can_be_captured = can_be_captured(group)}),
-        group_(group),
-        num_local_experts_(placement.num_local(group.rank())),
-        options_(options),
-        transport_(group, std::move(placement), options) {}
+  explicit LowLatencyPrepareFinalize(std::shared_ptr<LowLatency> transport)
+      : PrepareFinalize(traits_of(*transport)),
+        group_(transport->group()),
+        num_local_experts_(transport->placement().num_local(group_.rank())),
+        options_(transport->options()),
+        transport_(std::move(transport)) {}
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kDelegate
@@ -75,14 +79,16 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override {
-    const std::vector<bool> dead = transport_.dead_ranks();
+    const std::vector<bool> dead = transport_->dead_ranks();
     const bool all_live = std::find(dead.begin(), dead.end(), true) == dead.end();
     return all_live ? agree_on_fewest(group_, num_tokens) : 0;
   }
   void forget(int microbatch) override { calls_.erase(microbatch); }
 
-  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
-  void check() const override { transport_.check(); }
+  std::optional<TransportStatistics> statistics() const override {
+    return transport_->statistics();
+  }
+  void check() const override { transport_->check(); }
 
   void set_dead(int rank, bool dead) override {
     if (group_.topology().num_nodes() > 1) {  // messages between nodes are collective
@@ -90,7 +96,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
           fmt::format("low_latency over {} nodes needs every rank and cannot go on without rank {}",
                       group_.topology().num_nodes(), rank));
     }
-    transport_.set_dead(rank, dead);
+    transport_->set_dead(rank, dead);
   }
 
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
@@ -129,7 +135,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Group& group_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
-  LowLatency transport_;
+  std::shared_ptr<LowLatency> transport_;
   std::map<int, Call> calls_;  // by micro-batch
 };
 
@@ -145,8 +151,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(start<Dispatched>(
       "dispatch", context,
-      [&](const Stream& stream) { return transport_.dispatch_async(rows, stream); },
-      [&](const Stream& stream) { return transport_.dispatch(rows, stream); }));
+      [&](const Stream& stream) { return transport_->dispatch_async(rows, stream); },
+      [&](const Stream& stream) { return transport_->dispatch(rows, stream); }));
   Call call{nullptr, input.topk_ids, input.topk_weights};
   if (input.apply_router_weight_on_input) {  // rows are weighted already
     // Why this slot: low latency puts no rows into it before combine, so it is free.
@@ -197,20 +203,19 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
   Pending<Combined> sent = start<Combined>(
       "combine", context,
       [&](const Stream& stream) {
-        return transport_.combine_async(rows, *call.handle, stream, input.output);
+        return transport_->combine_async(rows, *call.handle, stream, input.output);
       },
       [&](const Stream& stream) {
-        return transport_.combine(rows, *call.handle, stream, input.output);
+        return transport_->combine(rows, *call.handle, stream, input.output);
       });
   return {std::move(sent.hook), [receive = std::move(sent.receive)] { receive(); }};
 }
 
 }  // namespace
 
-std::unique_ptr<PrepareFinalize> make_low_latency(Group& group,
-                                                  ExpertPlacement placement,
-                                                  const LowLatencyOptions& options) {
-  return std::make_unique<LowLatencyPrepareFinalize>(group, std::move(placement), options);
+std::unique_ptr<PrepareFinalize> make_low_latency(std::shared_ptr<LowLatency> transport) {
+  expect(transport != nullptr, "the low-latency transport is missing");
+  return std::make_unique<LowLatencyPrepareFinalize>(std::move(transport));
 }
 
 }  // namespace moebius

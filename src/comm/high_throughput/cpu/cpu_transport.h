@@ -55,6 +55,7 @@ struct CpuHighThroughput final : HighThroughput::State {
   Pending<CombineOutput> combine_async(const Combine& call) override;
   TransportStatistics statistics() const override { return sent; }
   void trim() override { arena.trim({}); }
+  int64_t bytes() const override { return receive_banks.bytes() + combine_banks.bytes(); }
 
   std::vector<int> rank_of;  // by expert
   std::vector<int> node_of;  // by expert

@@ -128,6 +128,20 @@ void CudaHighThroughput::check() {
   }
 }
 
+int64_t CudaHighThroughput::bytes() const {
+  int64_t total = base_bytes() + banks_.bytes() + control_->bytes() + mapped_.bytes();
+  for (const Tensor& table : {bank_table_, block_counts_, state_}) {
+    total += table.nbytes();
+  }
+  for (const auto* window : {&slots_, &flags_}) {
+    total += *window == nullptr ? 0 : (*window)->bytes();
+  }
+  for (const std::unique_ptr<Window>& window : outgrown_) {
+    total += window->bytes();
+  }
+  return total;
+}
+
 std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
   constexpr std::chrono::milliseconds kPatience{100};  // news may be slower than NVLink
   const Deadline look = Deadline::after(kPatience);

@@ -84,6 +84,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   TransportStatistics statistics() const override;
   void check() override;
   void trim() override { arena_.trim(last_stream_); }
+  int64_t bytes() const override;
 
  private:
   // A dispatch: what it moves, and where to.

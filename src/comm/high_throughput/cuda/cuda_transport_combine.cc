@@ -105,9 +105,7 @@ void CudaHighThroughput::reserve_slots(int64_t slots,
                                        int64_t bytes_of_row,
                                        int64_t bytes_of_weights,
                                        bool may_be_recorded) {
-  const int64_t bytes =
-      combine_weights_offset(static_cast<uint32_t>(slots), bytes_of_row) + slots * bytes_of_weights;
-  const int64_t num_flags = slots / chunk_rows(bytes_of_row) + group.size();
+  const CombineRoom room = combine_room(slots, bytes_of_row, bytes_of_weights, group.size());
   keeps_windows_ = keeps_windows_ || may_be_recorded;
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {
@@ -117,11 +115,11 @@ void CudaHighThroughput::reserve_slots(int64_t slots,
       if (window != nullptr && keeps_windows_) {
         outgrown_.push_back(std::move(window));
       }
-      window = group.make_window("combine slots", wanted + wanted / 4);
+      window = group.make_window("combine slots", BankPool::roomy(wanted));
     }
   };
-  grow(slots_, bytes);
-  grow(flags_, num_flags * static_cast<int64_t>(sizeof(uint64_t)));
+  grow(slots_, room.slots);
+  grow(flags_, room.flags);
 }
 
 }  // namespace moebius::comm

@@ -61,6 +61,9 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
   void trim() override { arena_.trim(last_stream_); }
+  int64_t bytes() const override {
+    return base_bytes() + banks_.bytes() + (shown_ == nullptr ? 0 : shown_->bytes());
+  }
 
  private:
   struct Dispatch;

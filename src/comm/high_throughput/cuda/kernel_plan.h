@@ -246,6 +246,19 @@ MOEBIUS_HOST_DEVICE constexpr int64_t combine_weights_offset(uint32_t slots, int
   return field_span(row_bytes, slots);
 }
 
+// The bytes that an owner's two windows need for `slots` rows.
+struct CombineRoom {
+  int64_t slots = 0;
+  int64_t flags = 0;
+};
+constexpr CombineRoom combine_room(int64_t slots,
+                                   int64_t row_bytes,
+                                   int64_t weights_bytes,
+                                   int num_ranks) {
+  return {combine_weights_offset(static_cast<uint32_t>(slots), row_bytes) + slots * weights_bytes,
+          (slots / chunk_rows(row_bytes) + num_ranks) * 8};
+}
+
 inline constexpr int kCombineWarps = 20;
 inline constexpr int kPushWarps = 4;  // those of them that push first and sum later
 inline constexpr int kMaxPushWarps = 8;

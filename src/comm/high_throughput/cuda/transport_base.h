@@ -24,6 +24,10 @@ class CudaHighThroughputBase : public HighThroughput::State {
                            const Stream& stream) const override;
 
  protected:
+  // The memory of what this class keeps.
+  int64_t base_bytes() const {
+    return rank_of_.nbytes() + local_of_.nbytes() + node_of_.nbytes() + arena_.bytes();
+  }
   // Throws InvalidArgument for experts on ranks beyond what kernels can do.
   CudaHighThroughputBase(Group& group, ExpertPlacement placement);
 

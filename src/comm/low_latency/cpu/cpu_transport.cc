@@ -84,6 +84,16 @@ void CpuLowLatency::set_dead(int rank, bool is_dead_now) {
   dead[static_cast<size_t>(rank)] = is_dead_now;
 }
 
+int64_t CpuLowLatency::bytes() const {
+  int64_t total = window->bytes() + expert_rows.nbytes();
+  for (const auto* tensors : {&x, &x_scale, &row_tags_bank}) {
+    for (const Tensor& tensor : *tensors) {
+      total += tensor ? tensor.nbytes() : 0;
+    }
+  }
+  return total;
+}
+
 void CpuLowLatency::reset_statistics() {
   sent = {};
   expert_rows = Tensor::zeros(expert_rows.shape(), DType::kI64);

@@ -43,6 +43,7 @@ struct CpuLowLatency final : LowLatency::State {
   TransportStatistics statistics() const override { return sent; }
   Tensor expert_statistics() const override { return expert_rows.clone(); }
   void reset_statistics() override;
+  int64_t bytes() const override;
 
   LowLatencyLayout layout;
   std::unique_ptr<Window> window;

@@ -88,6 +88,7 @@ class CudaLowLatency final : public LowLatency::State {
   TransportStatistics statistics() const override;
   Tensor expert_statistics() const override;
   void reset_statistics() override;
+  int64_t bytes() const override;
 
  private:
   struct Dispatch {
@@ -425,6 +426,20 @@ Tensor CudaLowLatency::expert_statistics() const {
   const Tensor result = Tensor::empty(expert_rows_.shape(), DType::kI64);
   cuda::copy_now(result.raw(), expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
   return result;
+}
+
+int64_t CudaLowLatency::bytes() const {
+  int64_t total = window_->bytes() + record_.bytes();
+  for (const Tensor& tensor : {device_state_, placement_words_, expert_rows_}) {
+    total += tensor.nbytes();
+  }
+  for (const Place& place : places_) {
+    for (const Tensor& tensor : {place.rows, place.cast_rows, place.scales, place.tags,
+                                 place.counts, place.num_messages, place.message_rows}) {
+      total += tensor ? tensor.nbytes() : 0;
+    }
+  }
+  return total;
 }
 
 void CudaLowLatency::reset_statistics() {

@@ -69,6 +69,9 @@ class CudaNodesLowLatency final : public LowLatency::State {
     sent_ = {};
     cuda::fill_zero_now(expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
   }
+  int64_t bytes() const override {
+    return arena_.bytes() + rank_of_.nbytes() + local_of_.nbytes() + expert_rows_.nbytes();
+  }
 
  private:
   // Where each token's messages go, on the device, and how many selections each rank gets.

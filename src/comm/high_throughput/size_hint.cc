@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The windows of HighThroughput, in bytes, before it is made.  It needs neither CUDA nor a GPU.
+#include <algorithm>
+
+#include "comm/high_throughput/bank.h"
+#include "comm/high_throughput/cuda/kernel_plan.h"
+#include "comm/routing/row_layout.h"
+#include "moebius/dispatch.h"
+
+namespace moebius {
+
+namespace {
+
+void expect_needs(const HighThroughputNeeds& needs) {
+  for (const int64_t bytes : needs.payload_row_bytes) {
+    expect_ge(bytes, 0, "payload_row_bytes");
+  }
+  expect_ge(needs.topk, 1, "topk");
+  expect_ge(needs.rows, 0, "rows");
+  expect_ge(needs.num_results, 0, "num_results");
+  expect_ge(needs.combine_row_bytes, 0, "combine_row_bytes");
+  expect_ge(needs.combine_copies, 0, "combine_copies");
+}
+
+// Rows come back to GPUs in slots.
+int64_t cuda_combine_bytes(const HighThroughputNeeds& needs, int num_ranks) {
+  if (needs.combine_row_bytes == 0) {
+    return 0;
+  }
+  const comm::CombineRoom room =
+      comm::combine_room(needs.combine_copies, needs.combine_row_bytes, 0, num_ranks);
+  return BankPool::roomy(room.slots) + BankPool::roomy(room.flags);
+}
+
+}  // namespace
+
+int64_t HighThroughput::size_hint(const HighThroughputNeeds& needs,
+                                  const ExpertPlacement& placement,
+                                  Device device,
+                                  bool shares_memory) {
+  expect_needs(needs);
+  const auto bank = [&](const RowLayout& layout) {
+    return needs.rows == 0 ? 0 : BankPool::roomy(layout.block_bytes(needs.rows));
+  };
+  const int64_t received =
+      needs.num_results * bank({needs.payload_row_bytes, needs.topk, needs.has_weights});
+  if (!device.is_cuda()) {
+    return received + (shares_memory ? 0 : bank({{needs.combine_row_bytes}, 0, false}));
+  }
+  comm::ControlLayout control;
+  control.num_ranks = placement.num_ranks();
+  for (int r = 0; r < placement.num_ranks(); ++r) {
+    control.max_local_experts =
+        std::max(control.max_local_experts, static_cast<int>(placement.num_local(r)));
+  }
+  return received + cuda_combine_bytes(needs, placement.num_ranks()) + control.bytes();
+}
+
+}  // namespace moebius
