@@ -93,7 +93,7 @@ class DispatchHandle {
 struct DispatchInput {
   // Each is [T, ...] of any dtype with rows of a fixed size: hidden states, scales, LoRA ids, ...
   std::vector<Tensor> payloads;
-  Tensor topk_ids;      // i32 [T, K] global, -1 = masked
+  Tensor topk_ids;      // i32 or i64 [T, K] global, -1 = masked; all ranks give the same type
   Tensor topk_weights;  // f32 [T, K]; optional
   // The counts in expert_num_tokens are rounded up to a multiple of it; 1 to 65536.
   int64_t expert_alignment = 1;
@@ -116,7 +116,8 @@ struct DispatchInput {
 
 struct DispatchOutput {
   std::vector<Tensor> payloads;  // each [M, ...], or [capacity, ...]
-  Tensor topk_ids;           // i32 [M, K] local index, -1 where the expert is elsewhere or masked
+  // [M, K] local index, -1 where the expert is elsewhere or masked; of the type that was given
+  Tensor topk_ids;
   Tensor topk_weights;       // f32 [M, K]; if given
   Tensor expert_num_tokens;  // i32 [L], rounded up to a multiple of expert_alignment
   Tensor num_rows;           // i32 [1] on the device: M; only with a capacity

@@ -185,6 +185,34 @@ TEST_P(HighThroughputTest, EveryRowIsWhereItMustBe) {
   }
 }
 
+TEST_P(HighThroughputTest, IdsOf64BitsGiveTheSameRows) {
+  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    run_ranks(GetParam(), [&](Group& group) {
+      const RankInput in = make_input(p, group.rank());
+      const Tensor wide = convert(in.ids, DType::kI64);
+      const Stream stream = Stream::cpu(1);
+      HighThroughput transport = make_transport(group, p.placement());
+      const DispatchLayout layout = transport.layout(in.ids, stream);
+      const DispatchLayout same = transport.layout(wide, stream);
+      EXPECT_TRUE(same_bytes(layout.tokens_per_rank, same.tokens_per_rank));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_node, same.tokens_per_node));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_expert, same.tokens_per_expert));
+      EXPECT_TRUE(same_bytes(layout.is_token_in_rank, same.is_token_in_rank));
+      const auto narrow = transport.dispatch({{in.x}, in.ids, in.weights, 8, {}}, stream);
+      const auto rows = transport.dispatch({{in.x}, wide, in.weights, 8, {}}, stream);
+      EXPECT_TRUE(same_bytes(rows.payloads[0], narrow.payloads[0]));
+      EXPECT_TRUE(same_bytes(rows.topk_ids, convert(narrow.topk_ids, DType::kI64)));
+      EXPECT_TRUE(same_bytes(rows.topk_weights, narrow.topk_weights));
+      EXPECT_TRUE(same_bytes(rows.expert_num_tokens, narrow.expert_num_tokens));
+      EXPECT_TRUE(same_bytes(rows.handle->source_token(), narrow.handle->source_token()));
+      const ExpertOrder order = transport.expert_order(rows, 16, stream);
+      EXPECT_TRUE(
+          same_bytes(order.copy_row, transport.expert_order(narrow, 16, stream).copy_row));
+    });
+  }
+}
+
 // Copies are counted once per (token, rank), crossings once per (token, other node).
 TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
@@ -432,6 +460,26 @@ TEST(HighThroughputErrors, CpusHaveNoCapacity) {
     EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), Unsupported);
     request.capacity = -1;
     EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), InvalidArgument);
+  });
+}
+
+// What an i64 has above 32 bits is not dropped.
+TEST(HighThroughputErrors, IdsBeyond32BitsAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
+    const Tensor ids = Tensor::zeros({3, 2}, DType::kI64);
+    for (const int64_t id : {int64_t{1} << 32, -(int64_t{1} << 32), int64_t{0xffffffff}}) {
+      ids.data<int64_t>()[3] = id;
+      try {
+        transport.layout(ids, Stream::cpu(1));
+        ADD_FAILURE() << "accepted id " << id << " of 8 experts";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(std::string(error.what()), "topk_ids of token 1, slot 1 is " +
+                                                 std::to_string(id) + ", expected -1 to 7");
+      }
+    }
+    EXPECT_THROW(transport.layout(Tensor::zeros({3, 2}, DType::kF32), Stream::cpu(1)),
+                 InvalidArgument);
   });
 }
 

@@ -77,6 +77,11 @@ CombineOutput HighThroughput::combine(const CombineInput& input,
   return combine_async(input, handle, stream, out_x).finish();
 }
 
+RowLayout::Routing routing_of(const DispatchInput& input) {
+  const auto row_bytes_of = [](const Tensor& t) { return t ? row_bytes(t.dtype(), t.dim(1)) : 0; };
+  return {row_bytes_of(input.topk_ids), row_bytes_of(input.topk_weights)};
+}
+
 void expect_combine_output(const Tensor& out_x,
                            int64_t first_column,
                            const Shape& shape,

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/routing/row_layout.h"
 #include "comm/transfer.h"
 #include "moebius/dispatch.h"
 
@@ -38,6 +39,9 @@ struct HighThroughput::State {
   Group& group;
   const ExpertPlacement placement;
 };
+
+// What travels of the routing, per row.
+RowLayout::Routing routing_of(const DispatchInput& input);
 
 // Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from
 // first_column on.

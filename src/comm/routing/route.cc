@@ -10,7 +10,7 @@
 
 namespace moebius {
 
-Route make_route(const int32_t* ids,
+Route make_route(Ids ids,
                  int64_t num_tokens,
                  int64_t topk,
                  std::span<const int> destination_of,
@@ -40,20 +40,20 @@ Route make_route(const int32_t* ids,
 }
 
 void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_on(topk_ids, Device::cpu(), "topk_ids");
   const int64_t topk = topk_ids.dim(1);
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   const int64_t num_ids = topk_ids.numel();
   for (int64_t i = 0; i < num_ids; ++i) {
     if (ids[i] < -1 || ids[i] >= num_experts) {
-      throw_bad_id(i, topk, ids[i], num_experts);
+      throw_bad_id(i, topk, ids.value(i), num_experts);
     }
   }
 }
 
-void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts) {
+void throw_bad_id(int64_t index, int64_t topk, int64_t id, int64_t num_experts) {
   throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
                                     index / topk, index % topk, id, num_experts - 1));
 }

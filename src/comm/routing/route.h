@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/ids.h"
 #include "moebius/dispatch.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"
@@ -30,18 +31,18 @@ struct Route {
 };
 
 // ids: [num_tokens, topk], already checked.  destination_of[e]: the rank or node of expert e.
-Route make_route(const int32_t* ids,
+Route make_route(Ids ids,
                  int64_t num_tokens,
                  int64_t topk,
                  std::span<const int> destination_of,
                  int first,
                  int num_destinations);
 
-// Throws InvalidArgument unless the ids are i32 [T, K] on the CPU, each in [-1, num_experts).  The
+// Throws InvalidArgument unless the ids are i32 or i64 [T, K] on the CPU, each in [-1, num_experts).  The
 // message names the token and the slot.
 void expect_ids(const Tensor& topk_ids, int64_t num_experts);
 // Throws the error about an id that is out of range, which is at `index` of [T, K].
-[[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts);
+[[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int64_t id, int64_t num_experts);
 
 // The rank of `node` that receives for its node what `source`, of another node, sends: the one with
 // the same index within its node, modulo the node's size.

@@ -36,7 +36,7 @@ RowLayout make_layout(const CombineInput& input, const HighThroughputHandle& han
   for (const Tensor& bias : input.bias) {
     expect_operand(bias, {handle.num_tokens(), x.dim(1)}, x.dtype(), Device::cpu(), "bias");
   }
-  return {std::move(fields), 0, false};
+  return RowLayout(std::move(fields));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std
 DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) const {
   expect_ids(topk_ids, placement.num_experts());
   const Topology& topology = group.topology();
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   const int64_t num_tokens = topk_ids.dim(0);
   const Route ranks = make_route(ids, num_tokens, topk_ids.dim(1), rank_of, 0, topology.size);
   const Route nodes =

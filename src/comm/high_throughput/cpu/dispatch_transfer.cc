@@ -22,8 +22,7 @@ RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ge(input.topk_ids.dim(1), 1, "topk");
   expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, Device::cpu(),
                  "topk_weights");
-  return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
-          input.topk_weights.defined()};
+  return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), routing_of(input)};
 }
 
 }  // namespace
@@ -40,7 +39,7 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
       layout_(make_layout(input, state.placement.num_experts())),
       made_(std::make_shared<HighThroughputHandle>()) {
   const Topology& topology = state_.topology();
-  const auto* ids = ids_.data<int32_t>();
+  const Ids ids = Ids::of(ids_);
   const int64_t num_tokens = ids_.dim(0);
   HighThroughputHandle& handle = *made_;
   handle_ = &handle;
@@ -82,7 +81,7 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
     : state_(state),
       stream_(stream),
       payloads_(payloads.begin(), payloads.end()),
-      layout_(payload_row_bytes(payloads, handle.num_tokens()), 0, false),
+      layout_(payload_row_bytes(payloads, handle.num_tokens())),
       handle_(&handle) {
   Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, {}, {}};
   mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
@@ -107,7 +106,7 @@ DispatchTransfer::Rows DispatchTransfer::own_rows() const {
   for (const Tensor& payload : payloads_) {
     rows.payloads.push_back(payload.bytes());
   }
-  rows.ids = ids_ ? ids_.data<int32_t>() : nullptr;
+  rows.ids = Ids::of(ids_);
   rows.weights = weights_ ? weights_.data<float>() : nullptr;
   return rows;
 }
@@ -120,7 +119,7 @@ DispatchTransfer::Rows DispatchTransfer::message_rows(const std::byte* block,
   }
   const auto at = [&](int field) { return block + layout_.offset(field, num_rows); };
   if (layout_.has_routing()) {
-    rows.ids = reinterpret_cast<const int32_t*>(at(layout_.ids_field()));
+    rows.ids = {reinterpret_cast<const int32_t*>(at(layout_.ids_field())), words_per_id()};
     rows.tokens = reinterpret_cast<const int32_t*>(at(layout_.token_field()));
     if (layout_.has_weights()) {
       rows.weights = reinterpret_cast<const float*>(at(layout_.weights_field()));
@@ -165,7 +164,7 @@ void DispatchTransfer::post_messages() {
         }
         if (layout_.has_routing()) {
           const auto token = static_cast<int32_t>(t);
-          put(layout_.ids_field(), row, rows.ids + t * handle_->topk);
+          put(layout_.ids_field(), row, rows.ids.from(t * handle_->topk).words);
           put(layout_.token_field(), row, &token);
         }
         if (layout_.has_weights()) {
@@ -242,14 +241,14 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
         if (!layout_.has_routing()) {
           continue;
         }
-        auto* ids = reinterpret_cast<int32_t*>(place(layout_.ids_field()));
+        const IdsOut ids{reinterpret_cast<int32_t*>(place(layout_.ids_field())), words_per_id()};
         auto* weights = layout_.has_weights()
                             ? reinterpret_cast<float*>(place(layout_.weights_field()))
                             : nullptr;
         for (int64_t k = 0; k < topk; ++k) {
           const int32_t id = rows.ids[t * topk + k];
           const bool is_here = id >= 0 && state_.rank_of[static_cast<size_t>(id)] == rank;
-          ids[k] = is_here ? static_cast<int32_t>(state_.placement.local_index(id)) : -1;
+          ids.set(k, is_here ? static_cast<int32_t>(state_.placement.local_index(id)) : -1);
           if (weights != nullptr) {
             weights[k] = is_here ? rows.weights[t * topk + k] : 0.0f;
           }
@@ -306,7 +305,7 @@ DispatchOutput DispatchTransfer::receive() {
     return output;
   }
   const Shape slots = {rows, handle_->topk};
-  output.topk_ids = field(layout_.ids_field(), DType::kI32, slots);
+  output.topk_ids = field(layout_.ids_field(), ids_.dtype(), slots);
   if (layout_.has_weights()) {
     output.topk_weights = field(layout_.weights_field(), DType::kF32, slots);
   }
@@ -314,7 +313,7 @@ DispatchOutput DispatchTransfer::receive() {
 
   const Tensor counts = Tensor::zeros({state_.placement.num_local(state_.rank())}, DType::kI32);
   auto* count = counts.data<int32_t>();
-  const auto* ids = output.topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(output.topk_ids);
   const int64_t num_slots = slots.numel();
   for (int64_t i = 0; i < num_slots; ++i) {
     if (ids[i] >= 0) {

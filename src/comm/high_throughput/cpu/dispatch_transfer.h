@@ -37,7 +37,7 @@ class DispatchTransfer {
   // Rows to be stored: field by field, a row per token.
   struct Rows {
     std::vector<const std::byte*> payloads;
-    const int32_t* ids = nullptr;     // [n, K] global; null along a known route
+    Ids ids;                          // [n, K] global; none along a known route
     const float* weights = nullptr;   // [n, K] or null
     const int32_t* tokens = nullptr;  // [n]; null: 0, 1, 2, ...
   };
@@ -47,6 +47,7 @@ class DispatchTransfer {
   void send();
   void post_messages();
   void store(const Rows& rows, const Route& route, int source);
+  int words_per_id() const { return Ids::of(ids_).words_per_id; }
   Tensor field(int index, DType dtype, const Shape& shape) const;
 
   CpuHighThroughput& state_;

@@ -22,7 +22,7 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
     int32_t rank_of[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      ids[i] = first + i < args.topk ? __ldg(args.ids + token * args.topk + first + i) : -1;
+      ids[i] = first + i < args.topk ? args.ids[token * args.topk + first + i] : -1;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -53,7 +53,7 @@ __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ra
     int32_t first = args.num_experts;
 #pragma unroll 8
     for (int k = 0; k < args.topk; ++k) {
-      const int32_t id = __ldg(args.ids + token * args.topk + k);
+      const int32_t id = args.ids[token * args.topk + k];
       if (id >= 0 && id < args.num_experts && __ldg(args.rank_of + id) == rank) {
         first = min(first, __ldg(args.local_of + id));
       }

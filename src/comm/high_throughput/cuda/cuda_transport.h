@@ -92,6 +92,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     Stream stream;
     int64_t capacity = 0;
     int64_t combine_row_bytes = 0;
+    DType id_dtype = DType::kI32;
     DispatchArgs args{};
     std::vector<uint32_t> counts = {};      // as in the handle; known when settled
     std::shared_ptr<CudaHandle> made = {};  // null along a known route

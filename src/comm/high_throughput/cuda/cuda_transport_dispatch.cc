@@ -323,17 +323,18 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
 
   auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = input.payloads,
-               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_), topk,
-                                   input.topk_weights.defined()),
+               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_),
+                                   routing_of(input)),
                .stream = stream,
                .capacity = input.capacity,
                .combine_row_bytes = input.combine_row_bytes,
+               .id_dtype = input.topk_ids.dtype(),
                .made = handle});
   set_payloads(*transfer, num_tokens, input.early_rows > 0);
   set_waves(*transfer, input);
   DispatchArgs& args = transfer->args;
   args.topk = static_cast<int>(topk);
-  args.ids = input.topk_ids.data<int32_t>();
+  args.ids = Ids::of(input.topk_ids);
   args.weights = input.topk_weights ? input.topk_weights.data<float>() : nullptr;
   args.expert_alignment = static_cast<int>(input.expert_alignment);
   args.index = handle->index.data<int32_t>();
@@ -369,7 +370,7 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   DispatchOutput output;
   output.payloads = payload_fields(transfer, rows);
   const Shape slots = {rows, handle.topk};
-  output.topk_ids = field(transfer, layout.ids_field(), DType::kI32, slots, rows);
+  output.topk_ids = field(transfer, layout.ids_field(), transfer.id_dtype, slots, rows);
   if (layout.has_weights()) {
     output.topk_weights = field(transfer, layout.weights_field(), DType::kF32, slots, rows);
   }
@@ -422,7 +423,7 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
   expect_stream(stream, device_);
   const auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = {payloads.begin(), payloads.end()},
-               .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),
+               .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_)),
                .stream = stream,
                .capacity = handle.capacity,
                .counts = handle.counts});

@@ -34,12 +34,13 @@ __device__ void mask_rest(const Block& block) {
   if (args.capacity_rows == 0 || block.is_cached()) {
     return;
   }
-  auto* ids = reinterpret_cast<int32_t*>(block.field_base(args.num_payloads)[block.rank()]);
+  const IdsOut ids{reinterpret_cast<int32_t*>(block.field_base(args.num_payloads)[block.rank()]),
+                   args.ids.words_per_id};
   const int64_t end = static_cast<int64_t>(args.capacity_rows) * args.topk;
   for (int64_t i = static_cast<int64_t>(block.total_rows()[block.rank()]) * args.topk +
                    blockIdx.x * blockDim.x + threadIdx.x;
        i < end; i += gridDim.x * blockDim.x) {
-    ids[i] = -1;
+    ids.set(i, -1);
   }
 }
 

@@ -145,7 +145,7 @@ void CudaNodesHighThroughput::find_routes(Dispatch& call, const Tensor& topk_ids
   };
   const Tensor found_there = arena_.take(sizeof(Found));
   auto* there = reinterpret_cast<Found*>(found_there.raw());
-  RouteArgs route{.ids = topk_ids.data<int32_t>(),
+  RouteArgs route{.ids = Ids::of(topk_ids),
                   .num_tokens = num_tokens,
                   .topk = static_cast<int>(topk_ids.dim(1)),
                   .num_experts = num_experts_,
@@ -209,7 +209,7 @@ CopyRowsArgs CudaNodesHighThroughput::own_rows(const Dispatch& call) const {
   }
   if (call.made) {
     rows.topk = static_cast<int>(call.handle->topk);
-    rows.ids = call.ids.data<int32_t>();
+    rows.ids = Ids::of(call.ids);
     rows.weights = call.weights ? call.weights.data<float>() : nullptr;
   }
   return rows;
@@ -271,7 +271,7 @@ void CudaNodesHighThroughput::pass_on(Dispatch& call) {
       rows.source[f] = at(f);
     }
     if (call.made) {
-      rows.ids = reinterpret_cast<const int32_t*>(at(layout.ids_field()));
+      rows.ids.words = reinterpret_cast<const int32_t*>(at(layout.ids_field()));
       rows.tokens = reinterpret_cast<const int32_t*>(at(layout.token_field()));
       rows.weights = layout.has_weights()
                          ? reinterpret_cast<const float*>(at(layout.weights_field()))
@@ -352,8 +352,8 @@ Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_async(const DispatchIn
                .ids = input.topk_ids,
                .weights = input.topk_weights,
                .expert_alignment = static_cast<int>(input.expert_alignment),
-               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_), topk,
-                                   input.topk_weights.defined()),
+               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_),
+                                   routing_of(input)),
                .stream = stream,
                .made = std::make_shared<CudaNodesHandle>()});
   expect_le(call->layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA, and 3");
@@ -386,13 +386,13 @@ DispatchOutput CudaNodesHighThroughput::receive(Dispatch& call) {
   const Shape slots = {rows, handle.topk};
   DispatchOutput output;
   output.payloads = payload_fields(call);
-  output.topk_ids = field(call, layout.ids_field(), DType::kI32, slots);
+  output.topk_ids = field(call, layout.ids_field(), call.ids.dtype(), slots);
   if (layout.has_weights()) {
     output.topk_weights = field(call, layout.weights_field(), DType::kF32, slots);
   }
   handle.source_tokens = field(call, layout.token_field(), DType::kI32, {rows});
   output.expert_num_tokens = arena_.take({num_local_}, DType::kI32);
-  launch_expert_counts(output.topk_ids.data<int32_t>(), slots.numel(), num_local_,
+  launch_expert_counts(Ids::of(output.topk_ids), slots.numel(), num_local_,
                        call.expert_alignment, output.expert_num_tokens.data<int32_t>(),
                        call.stream);
   output.handle = call.made;
@@ -410,7 +410,7 @@ DispatchOutput CudaNodesHighThroughput::dispatch_cached(std::span<const Tensor> 
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_stream(stream, device_);
   Dispatch call{.payloads = {payloads.begin(), payloads.end()},
-                .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),
+                .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_)),
                 .stream = stream,
                 .handle = &handle};
   expect_le(call.layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA");

@@ -45,7 +45,7 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combi
       .input = input,
       .handle = handle,
       .stream = stream,
-      .layout = RowLayout(std::move(fields), 0, false),
+      .layout = RowLayout(std::move(fields)),
       .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
       .out_weights =
           input.topk_weights ? arena_.take({handle.tokens, handle.topk}, DType::kF32) : Tensor()});

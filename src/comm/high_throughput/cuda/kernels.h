@@ -11,6 +11,7 @@
 
 #include "comm/device/signals.h"
 #include "comm/high_throughput/cuda/kernel_plan.h"
+#include "core/ids.h"
 #include "moebius/dtype.h"
 
 namespace moebius::comm {
@@ -46,7 +47,7 @@ struct DispatchArgs {
   int64_t num_tokens;
   int num_experts;
   int topk;                 // 0: along a known route
-  const int32_t* ids;       // [T, K]
+  Ids ids;                  // [T, K]
   const float* weights;     // [T, K] or null
   const int32_t* rank_of;   // [E]
   const int32_t* local_of;  // [E]

@@ -58,7 +58,7 @@ CudaHighThroughputBase::CudaHighThroughputBase(Group& g, ExpertPlacement p)
 }
 
 void CudaHighThroughputBase::expect_ids_tensor(const Tensor& topk_ids) const {
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_on(topk_ids, device_, "topk_ids");
 }
@@ -119,7 +119,7 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   result.is_token_in_rank = Tensor::empty({num_tokens, group.size()}, DType::kBool, device_);
   const Tensor bad_id = Tensor::empty({1}, DType::kI64, device_);
   LayoutArgs args{};
-  args.ids = topk_ids.data<int32_t>();
+  args.ids = Ids::of(topk_ids);
   args.num_tokens = num_tokens;
   args.topk = static_cast<int>(topk);
   args.num_experts = num_experts_;

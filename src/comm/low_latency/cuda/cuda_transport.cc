@@ -282,7 +282,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   call.dtype = options.in_dtype;
   call.cast = cast;
   call.x = x.bytes();
-  call.ids = topk_ids.data<int32_t>();
+  call.ids = Ids::of(topk_ids);
   call.tags = row_tags ? row_tags.data<int32_t>() : nullptr;
   call.num_tokens = static_cast<int>(topk_ids.dim(0));
   call.out = rows.bytes();

@@ -103,7 +103,7 @@ __global__ void route_kernel(const RouteArgs args) {
   }
 }
 
-__global__ void check_ids_kernel(const int32_t* ids,
+__global__ void check_ids_kernel(Ids ids,
                                  int64_t num_ids,
                                  int num_experts,
                                  CheckedIds* checked) {
@@ -120,7 +120,7 @@ __global__ void check_ids_kernel(const int32_t* ids,
 }
 
 // Block l counts the ids of local expert l.
-__global__ void expert_counts_kernel(const int32_t* ids,
+__global__ void expert_counts_kernel(Ids ids,
                                      int64_t num_ids,
                                      int alignment,
                                      int32_t* counts) {
@@ -298,7 +298,7 @@ void launch_route(const RouteArgs& args, const Stream& stream) {
   launch("route_kernel", route_kernel, static_cast<unsigned>(args.num_destinations), stream, args);
 }
 
-void launch_check_ids(const int32_t* ids,
+void launch_check_ids(Ids ids,
                       int64_t num_ids,
                       int num_experts,
                       CheckedIds* checked,
@@ -310,7 +310,7 @@ void launch_check_ids(const int32_t* ids,
          num_experts, checked);
 }
 
-void launch_expert_counts(const int32_t* ids,
+void launch_expert_counts(Ids ids,
                           int64_t num_ids,
                           int num_local,
                           int alignment,

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/ids.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -20,7 +21,7 @@ inline constexpr unsigned long long kNoBadId = ~0ull;
 
 // A DispatchLayout of ranks on one node.  Every output is written completely.
 struct LayoutArgs {
-  const int32_t* ids;  // [T, K] global
+  Ids ids;  // [T, K] global
   int64_t num_tokens;
   int topk;
   int num_experts;
@@ -37,8 +38,8 @@ void launch_layout(const LayoutArgs& args, const Stream& stream);
 // A Route (comm/routing/route.h): which copies some tokens make, and the place of each among those
 // of its destination.
 struct RouteArgs {
-  const int32_t* ids = nullptr;  // [n, K] global; ids of no expert are passed over
-  int64_t num_tokens = 0;        // n
+  Ids ids;                 // [n, K] global; ids of no expert are passed over
+  int64_t num_tokens = 0;  // n
   int topk = 0;
   int num_experts = 0;
   const int32_t* destination_of = nullptr;  // [E]
@@ -54,14 +55,14 @@ struct CheckedIds {
   unsigned long long bad_id;
   unsigned long long selections;
 };
-void launch_check_ids(const int32_t* ids,
+void launch_check_ids(Ids ids,
                       int64_t num_ids,
                       int num_experts,
                       CheckedIds* checked,
                       const Stream& stream);
 
 // counts[l] = how many of ids [n] are l, rounded up to a multiple of `alignment`.
-void launch_expert_counts(const int32_t* ids,
+void launch_expert_counts(Ids ids,
                           int64_t num_ids,
                           int num_local,
                           int alignment,
@@ -70,8 +71,8 @@ void launch_expert_counts(const int32_t* ids,
 
 // An ExpertOrder from local ids.
 struct ExpertOrderArgs {
-  const int32_t* ids;  // [M, K] local, -1 = none
-  int64_t num_ids;     // M * K
+  Ids ids;          // [M, K] local, -1 = none
+  int64_t num_ids;  // M * K
   int topk;
   int num_local;
   int alignment;
