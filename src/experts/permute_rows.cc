@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "core/same_device.h"
 #include "experts/cuda/rows/permute.h"

@@ -61,7 +61,7 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
   const int num_ranks = group.size();
   // The blocks of a call wait for each other, so all of them must be resident.
   for (const DispatchConfig* config : {&dispatch_config, &combine_config}) {
-    expect_le(config->num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+    expect_sms(*config);
   }
   load_kernels();
   control_layout_.num_ranks = num_ranks;
@@ -69,12 +69,12 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
     control_layout_.max_local_experts =
         std::max(control_layout_.max_local_experts, static_cast<int>(placement.num_local(r)));
   }
-  block_counts_ = Tensor::empty({dispatch_config.num_sms, num_ranks + placement.num_experts()},
+  block_counts_ = Tensor::empty({cuda::num_sms(device_.index), num_ranks + placement.num_experts()},
                                 DType::kI32, device_);
   bank_table_ = Tensor::zeros({kMaxBanks, num_ranks}, DType::kI64, device_);
   state_ = Tensor::zeros({static_cast<int64_t>(sizeof(CallState))}, DType::kU8, device_);
-  mapped_ = cuda::MappedMemory(kHostCountsOffset + static_cast<int64_t>(sizeof(HostCounts)),
-                               device_.index);
+  mapped_ = cuda::MappedMemory(
+      kHostExpertsOffset + num_local_ * static_cast<int64_t>(sizeof(uint32_t)), device_.index);
   control_ = group.make_window("high throughput control", control_layout_.bytes());
   signals_.rank = group.rank();
   signals_.num_ranks = num_ranks;
@@ -95,6 +95,19 @@ CudaHighThroughput::~CudaHighThroughput() {
     std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
   }
   await_last_work(*last_stream_);
+}
+
+void CudaHighThroughput::expect_sms(const DispatchConfig& config) const {
+  expect_le(config.num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+}
+
+void CudaHighThroughput::set_configs(const DispatchConfig& dispatch_config,
+                                     const DispatchConfig& combine_config) {
+  expect_sms(dispatch_config);
+  expect_sms(combine_config);
+  settle();  // a call that is launched again must have the blocks that it was planned for
+  dispatch_config_ = dispatch_config;
+  combine_config_ = combine_config;
 }
 
 void CudaHighThroughput::load_kernels() {

@@ -147,8 +147,10 @@ __device__ inline Selection load_selection(const Block& block, int64_t token, in
     own.id = args.ids[token * args.topk + slot];
     own.weight = args.weights != nullptr ? __ldg(args.weights + token * args.topk + slot) : 0.0f;
   }
-  own.rank = own.id >= 0 ? __ldg(args.rank_of + own.id) : -1;
-  own.local = own.id >= 0 ? __ldg(args.local_of + own.id) : -1;
+  // Ids that come with a layout have not been checked.
+  const bool is_expert = own.id >= 0 && own.id < args.num_experts;
+  own.rank = is_expert ? __ldg(args.rank_of + own.id) : -1;
+  own.local = is_expert ? __ldg(args.local_of + own.id) : -1;
   return own;
 }
 

@@ -39,6 +39,10 @@ __device__ void copy_routing(
       weights[k] = is_here ? args.weights[token * args.topk + k] : 0.0f;
     }
   }
+  if (!args.ids && args.rank_of == nullptr) {  // a message, of which a gateway makes its route
+    copy_plain(field[0], reinterpret_cast<const std::byte*>(args.is_in) + token * args.num_ranks,
+               args.num_ranks, lane);
+  }
   if (lane == 0) {
     *reinterpret_cast<int32_t*>(field[2]) =
         args.tokens != nullptr ? args.tokens[token] : static_cast<int32_t>(token);
