@@ -76,6 +76,7 @@ struct DispatchConfig {
   bool operator==(const DispatchConfig&) const = default;
 };
 
+// Where tokens go, as a rank counts it from its own ids.
 struct DispatchLayout {
   Tensor tokens_per_rank;    // i32 [R]: copies that this rank sends
   Tensor tokens_per_node;    // i32 [num_nodes]: tokens with an expert there
@@ -92,6 +93,10 @@ class DispatchHandle {
   virtual int64_t most_rows() const = 0;   // num_rows() of the rank that has most
   virtual Tensor source_rank() const = 0;  // i32 [M]; on CUDA the host waits if there is a capacity
   virtual Tensor source_token() const = 0;  // i32 [M]
+  // i32 [R, R]: the copies to rank `column` from the ranks 0 to `row`.  So source s has the rows
+  // [prefix[s - 1][r], prefix[s][r]) of rank r, and prefix[R - 1] has the rows of all ranks.  On
+  // CUDA it is complete when the dispatch is.
+  virtual Tensor rank_prefix() const = 0;
 };
 
 // Memory of the caller's that a dispatch writes its result to.  A tensor that is not given is made
@@ -106,11 +111,11 @@ struct DispatchInto {
 struct DispatchInput {
   // Each is [T, ...] of any dtype with rows of a fixed size: hidden states, scales, LoRA ids, ...
   std::vector<Tensor> payloads;
-  Tensor topk_ids;      // i32 [T, K] global, -1 = masked
-  Tensor topk_weights;  // f32 [T, K]; optional
+  Tensor topk_ids = {};      // i32 or i64 [T, K] global, -1 = masked; all ranks give the same type
+  Tensor topk_weights = {};  // f32 [T, K]; optional
   // The counts in expert_num_tokens are rounded up to a multiple of it; 1 to 65536.
   int64_t expert_alignment = 1;
-  Event previous;  // the stream waits for it before anything is read
+  Event previous = {};  // the stream waits for it before anything is read
   // CUDA: the rows that outputs have room for, the same on every rank; 0 stands for as many as
   // arrive.  With a capacity no host waits, and the call may be captured in a CUDA graph.  It is
   // Unsupported over several nodes and on CPUs.  The expert ids of rows beyond M are -1, and what
@@ -129,19 +134,36 @@ struct DispatchInput {
   // have one room, the same on every rank and at least the capacity, if there is one; where the
   // rank with most rows gets more than that, all ranks throw InvalidArgument.  Not with early_rows.
   DispatchInto into = {};
+  // What layout() has found for these ids, so that nothing is counted again; optional, and given by
+  // all ranks or by none.  Then topk_ids (and with them topk_weights) may be left out: tokens go
+  // where is_token_in_rank says, and the output has no ids.  Used are is_token_in_rank and
+  // tokens_per_expert, which may come from elsewhere.
+  // REQUIRES: where topk_ids are given, the layout is that of these ids.
+  DispatchLayout layout = {};
+  // CUDA: the host waits for the counts, too, and the output lists them.  CPUs always list them.
+  bool lists_counts = false;
 };
 
 struct DispatchOutput {
   std::vector<Tensor> payloads;  // each [M, ...], or [capacity, ...]
-  Tensor topk_ids;           // i32 [M, K] local index, -1 where the expert is elsewhere or masked
+  // [M, K] local index, -1 where the expert is elsewhere or masked; of the type that was given
+  Tensor topk_ids;
   Tensor topk_weights;       // f32 [M, K]; if given
   Tensor expert_num_tokens;  // i32 [L], rounded up to a multiple of expert_alignment
-  Tensor num_rows;           // i32 [1] on the device: M; only with a capacity
+  // The same [L] on the host; empty with a capacity, and on CUDA without lists_counts.
+  std::vector<int64_t> expert_counts;
+  Tensor num_rows;  // i32 [1] on the device: M; only with a capacity
   std::shared_ptr<const DispatchHandle> handle;
   Event event;  // the outputs are complete when it is
   // When rows come in waves, this says what may be read before `event`.  A stream that awaits wave
   // 0 finds topk_ids and topk_weights complete; expert_num_tokens are complete with `event` only.
   RowArrivals arrivals;
+};
+
+// Payloads that go along the route of an earlier dispatch.
+struct CachedDispatchInput {
+  std::vector<Tensor> payloads;  // as in DispatchInput
+  Event previous = {};           // the stream waits for it before anything is read
 };
 
 // Rows in which every selection has one, grouped by local expert: those of expert l are
@@ -155,8 +177,10 @@ struct ExpertOrder {
 };
 
 struct CombineInput {
-  Tensor x;                    // [M, H] f32, bf16 or f16: what each copy contributes
-  Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
+  Tensor x;  // [M, H] f32, bf16 or f16: what each copy contributes
+  // f32 [M, K]; optional, summed beside x.  After a dispatch without ids any K will do, the same on
+  // all ranks.
+  Tensor topk_weights;
   std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
   Event previous;              // the stream waits for it before anything is read
   // x and bias are columns [first_column, first_column + H) of an out_x that is wider, so that
@@ -180,6 +204,7 @@ struct CombineOutput {
 struct HighThroughputNeeds {
   std::vector<int64_t> payload_row_bytes;  // the bytes of a row of each payload
   int64_t topk = 1;
+  DType ids_dtype = DType::kI32;  // of topk_ids
   bool has_weights = true;        // dispatch sends topk_weights
   int64_t rows = 0;               // M of the rank that receives most in a call
   int64_t num_results = 1;        // results of dispatch that are alive at the same time
@@ -230,7 +255,7 @@ class HighThroughput {
   // object.  The traffic of the group is counted where the host learns the counts, that is without
   // a capacity.
   //
-  // dispatch, dispatch_async, dispatch_cached, combine and combine_async throw
+  // dispatch, dispatch_cached, combine and their asynchronous forms throw
   //   InvalidArgument  a wrong shape, dtype or device; a handle of another kind; on all ranks, when
   //                    the rows of one have another size than those of rank 0; ids outside [-1, E).
   //                    On the GPUs of one node the last two are a CommError.
@@ -242,9 +267,12 @@ class HighThroughput {
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
   // Sends payloads along the route of `handle`.  The output has payloads and an event, and no ids,
   // weights, counts or handle.
-  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
+  DispatchOutput dispatch_cached(const CachedDispatchInput& input,
                                  const DispatchHandle& handle,
                                  const Stream& stream);
+  Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
+                                                const DispatchHandle& handle,
+                                                const Stream& stream);
   // `expert_alignment` is 1 to 65536.  On CUDA the host waits for the number of rows.
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
@@ -265,6 +293,10 @@ class HighThroughput {
   // not wait.  REQUIRES: no Graph that was recorded with this object is launched again.  Throws
   // CudaError.
   void trim();
+  // Changes what the next calls use; calls under way keep what they have, and so do launches of a
+  // Graph.  It is local, and ranks may differ.  Throws InvalidArgument as the constructor does.
+  void set_configs(const DispatchConfig& dispatch_config, const DispatchConfig& combine_config);
+
   // Counts since construction; calls along a known route are left out.  On CUDA the host waits for
   // the calls so far.
   TransportStatistics statistics() const;

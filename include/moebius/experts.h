@@ -138,7 +138,7 @@ struct ExpertsInput {
   Tensor x;         // standard [M, H], batched [L, max_rows, H]; in_dtype, or a1's storage dtype
   Tensor x_scale;   // with quantized x: per tensor f32 [1,1], per token [M, 1], blocks [M, H/g];
                     // batched [L, ...] (QuantConfig::batched_scale_shape)
-  Tensor topk_ids;  // standard: i32 [M, K]; -1 = masked
+  Tensor topk_ids;  // standard: i32 or i64 [M, K]; -1 = masked
   Tensor topk_weights;       // standard: f32 [M, K]; read only by kNoOp implementations
   Tensor expert_num_tokens;  // i32 [L]; batched: required
   Tensor expert_map;         // i32 [E], local index or -1; undefined: topk_ids are local

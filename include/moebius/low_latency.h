@@ -75,7 +75,7 @@ struct LowLatencyInto {
 
 struct LowLatencyDispatchInput {
   Tensor x;  // [T, H] in_dtype, T <= max_tokens
-  // i32 [T, K] global, -1 = masked.  A token that names an expert several times gets a row for each
+  // i32 or i64 [T, K] global, -1 = masked.  A token that names an expert several times gets a row for each
   // time.  All tokens of a rank may name an expert max_tokens times.
   Tensor topk_ids;
   LowLatencyCast cast = LowLatencyCast::kNone;
@@ -101,7 +101,7 @@ struct LowLatencyDispatchOutput {
 
 struct LowLatencyCombineInput {
   Tensor x;                    // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
-  Tensor topk_ids;             // i32 [T, K], as given to dispatch
+  Tensor topk_ids;             // i32 or i64 [T, K], as given to dispatch
   Tensor topk_weights;         // f32 [T, K]
   Event previous = {};         // the stream waits for it before anything is read
   bool records_event = false;  // as for dispatch

@@ -25,7 +25,7 @@ namespace moebius MOEBIUS_API {
 
 struct KernelInput {
   Tensor hidden;              // [T, H] f32/bf16/f16
-  Tensor topk_ids = {};       // i32 [T, K] (modular)
+  Tensor topk_ids = {};       // i32 or i64 [T, K] (modular)
   Tensor topk_weights = {};   // f32 [T, K] (modular)
   Tensor router_logits = {};  // f32 [T, E] (monolithic)
   int64_t num_experts = -1;   // E; -1: all experts are local

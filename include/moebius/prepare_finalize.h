@@ -70,7 +70,7 @@ struct OwnRows {
 
 struct PrepareInput {
   Tensor hidden;            // [T, H] f32/bf16/f16; not modified
-  Tensor topk_ids;          // i32 [T, K] global ids, -1 = masked (modular)
+  Tensor topk_ids;          // i32 or i64 [T, K] global ids, -1 = masked (modular)
   Tensor topk_weights;      // f32 [T, K] (modular)
   Tensor router_logits;     // f32 [T, E] (monolithic only)
   int64_t num_experts = 0;  // E

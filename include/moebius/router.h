@@ -110,7 +110,7 @@ class Router {
   // With LogitSums::kTensorCores, hidden is bf16 at an address that is a multiple of 16 bytes.
   // Throws InvalidArgument (shape, dtype, device) or CudaError.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
-  // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
+  // logits f32 [T, E] -> ids i32 or i64 [T, K], weights f32 [T, K].  T == 0 is valid.
   // Throws InvalidArgument (shape, dtype, device), also when a custom routing leaves an id outside
   // [-1, E) or unwritten; ids and weights then stay as the custom routing left them.
   void select(const Tensor& logits,
@@ -123,8 +123,9 @@ class Router {
   std::unique_ptr<State> state_;
 };
 
-// Counts the tokens of each local expert among ids i32 [T, K] into out i32 [L].  expert_map i32 [E]
-// maps global ids to local ones (-1 = foreign); when it is undefined the ids are local already.
+// Counts the tokens of each local expert among ids i32 or i64 [T, K] into out i32 [L].
+// expert_map i32 [E] maps global ids to local ones (-1 = foreign); when it is undefined the ids are
+// local already.
 // Ids of -1 are not counted.
 // On the CPU an id or map entry out of range throws InvalidArgument, which names it.  On a GPU,
 // where the host does not wait, such ids are not counted.

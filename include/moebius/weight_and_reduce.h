@@ -23,7 +23,7 @@ std::string_view name(WeightAndReduceKind kind);  // "delegate", "contiguous", .
 struct WeightAndReduceInput {
   Tensor expert_output;                       // see the strategies
   Tensor topk_weights;                        // f32 [M, K]
-  Tensor topk_ids;                            // i32 [M, K]
+  Tensor topk_ids;                            // i32 or i64 [M, K]
   bool apply_router_weight_on_input = false;  // true: all weights count as 1
 };
 

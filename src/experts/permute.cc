@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "core/ids.h"
+
 namespace moebius {
 
 namespace {
@@ -41,7 +43,7 @@ void order_selections(const Tensor& topk_ids,
                       int64_t num_local_experts,
                       RowOrder& order) {
   const LocalIds local(expert_map, num_experts, num_local_experts);
-  const int32_t* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   const int64_t topk = topk_ids.dim(1);
   order.num_slots = topk_ids.numel();
   order.rows_per_input = topk;
@@ -50,7 +52,7 @@ void order_selections(const Tensor& topk_ids,
     if (!local.valid(ids[i])) {
       throw InvalidArgument(
           fmt::format("topk_ids of token {}, slot {} is {}, expected -1 or [0, {})", i / topk,
-                      i % topk, ids[i], local.bound()));
+                      i % topk, ids.value(i), local.bound()));
     }
   }
 

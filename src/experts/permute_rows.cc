@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "core/same_device.h"
 #include "experts/cuda/rows/permute.h"
@@ -52,7 +53,7 @@ void make_permutation(const Tensor& topk_ids,
                       const Tensor& expert_map,
                       const Permutation& out,
                       const Stream& stream) {
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_countable(topk_ids.shape());
   const Device device = topk_ids.device();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/ceil_div.h"
+#include "core/ids.h"
 #include "core/same_device.h"
 #include "core/scratch.h"
 #include "experts/byte_limits.h"
@@ -337,7 +338,8 @@ void validate_call(const Experts& experts,
     expect_tensor(input.expert_num_tokens, DType::kI32, {desc.num_local_experts},
                   "expert_num_tokens");
   } else {
-    expect_tensor(input.topk_ids, DType::kI32, {rows, desc.topk}, "topk_ids");
+    expect_id_dtype(input.topk_ids, "topk_ids");
+    expect_shape(input.topk_ids, {rows, desc.topk}, "topk_ids");
     if (input.expert_map) {
       expect_tensor(input.expert_map, DType::kI32, {desc.num_experts}, "expert_map");
     }

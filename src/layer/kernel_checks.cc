@@ -6,6 +6,7 @@
 
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
+#include "core/ids.h"
 #include "layer/rows/row_ops.h"
 #include "moebius/quantize.h"
 
@@ -154,7 +155,7 @@ void expect_kernel_input(const KernelParts& parts,
   if (input.own_load) {
     expect_dtype(input.own_load, DType::kI32, "own_load");
     expect_shape(input.own_load, {num_experts}, "own_load");
-    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+    expect_id_dtype(input.topk_ids, "topk_ids");
   }
 
   if (prepare_finalize.traits().is_monolithic) {
@@ -165,7 +166,7 @@ void expect_kernel_input(const KernelParts& parts,
     expect_dtype(input.router_logits, DType::kF32, "router_logits");
     expect_shape(input.router_logits, {num_tokens, num_experts}, "router_logits");
   } else {
-    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+    expect_id_dtype(input.topk_ids, "topk_ids");
     expect_shape(input.topk_ids, {num_tokens, desc.topk}, "topk_ids");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
     expect_shape(input.topk_weights, {num_tokens, desc.topk}, "topk_weights");
@@ -222,7 +223,7 @@ void expect_prepared(const PrepareResult& prepared, const Experts& experts) {
   const ExpertsDesc& desc = experts.desc();
   const Tensor& topk_ids = prepared.topk_ids;
   expect_defined(prepared.x, "x from prepare");
-  expect_dtype(topk_ids, DType::kI32, "topk_ids from prepare");
+  expect_id_dtype(topk_ids, "topk_ids from prepare");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids from prepare");
   expect_shape(prepared.topk_weights, topk_ids.shape(), "topk_weights from prepare");
   if (prepared.expert_num_tokens) {

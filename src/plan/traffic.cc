@@ -139,7 +139,7 @@ class Counter {
   void count_high_throughput() {
     const RowLayout there = high_throughput_layout(deployment_);
     const auto row = static_cast<double>(there.row_bytes());
-    const RowLayout back({row_bytes(deployment_)}, 0, false);
+    const RowLayout back({row_bytes(deployment_)});
     for (int s = 0; s < deployment_.ranks; ++s) {
       const int own = node_of_[static_cast<size_t>(s)];
       for (int n = 0; n < topology_.num_nodes(); ++n) {
@@ -219,7 +219,8 @@ std::vector<int64_t> high_throughput_payloads(const Deployment& d) {
 }
 
 RowLayout high_throughput_layout(const Deployment& d) {
-  return {high_throughput_payloads(d), d.layer.routing.topk, true};
+  return {high_throughput_payloads(d),
+          {.ids = 4 * d.layer.routing.topk, .weights = 4 * d.layer.routing.topk}};
 }
 
 int64_t low_latency_tokens() {

@@ -27,8 +27,11 @@ const LayerScenario kMixed = {"mixed",
 const LayerScenario kOtherScenarios[] = {
     {.name = "weight_on_input", .calls = {kUneven, kOneExpert}, .topk = 1, .weight_on_input = true},
     {.name = "strided_top5", .calls = {kUneven, kRepeat}, .topk = 5, .is_strided = true},
-    {.name = "interleaved", .calls = {kUneven, kOneRank}, .is_interleaved = true},
-    {.name = "microbatches2", .calls = kMixed.calls, .microbatches = 2},
+    {.name = "interleaved",
+     .calls = {kUneven, kOneRank},
+     .is_interleaved = true,
+     .has_wide_ids = true},
+    {.name = "microbatches2", .calls = kMixed.calls, .microbatches = 2, .has_wide_ids = true},
     {.name = "microbatches4", .calls = kMixed.calls, .microbatches = 4},
 };
 const LayerScenario kThreeMicrobatches = {
@@ -107,7 +110,9 @@ class RankLayer {
   CallContext context(int microbatch) { return {place_.stream, &workspaces_, microbatch, nullptr}; }
 
   LayerInput take(const LayerInput& in) const {
-    return {place_.take(in.hidden), place_.take(in.topk_ids), place_.take(in.topk_weights),
+    const bool is_wide = in.topk_ids && problem_.scenario().has_wide_ids;
+    const Tensor ids = is_wide ? convert(in.topk_ids, DType::kI64) : in.topk_ids;
+    return {place_.take(in.hidden), place_.take(ids), place_.take(in.topk_weights),
             place_.take(in.logits)};
   }
   void bring(const Tensor& from, const Tensor& to) const {

@@ -59,6 +59,7 @@ struct LayerScenario {
   bool is_strided = false;      // expert e lives on rank e % R instead of linearly
   bool is_interleaved = false;  // both calls are prepared, then finalized in the reverse order
   int microbatches = 1;         // every call is cut into as many, however few tokens there are
+  bool has_wide_ids = false;    // ids are i64
 };
 
 // The input of one rank to a call.

@@ -4,21 +4,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "core/ids.h"
 #include "core/index_text.h"
 #include "moebius/error.h"
 
 namespace moebius::router {
 
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what) {
-  const int32_t* data = ids.data<int32_t>();
-  const int32_t* end = data + ids.numel();
-  const int32_t* bad =
-      std::find_if(data, end, [bound](int32_t id) { return id < -1 || id >= bound; });
-  if (bad != end) {
-    throw InvalidArgument(fmt::format("{} is {}, expected -1 <= id < {}",
-                                      element_name(what, ids.shape(), bad - data), *bad, bound));
+  const Ids id = Ids::of(ids);
+  const int64_t num_ids = ids.numel();
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (id[i] < -1 || id[i] >= bound) {
+      throw InvalidArgument(fmt::format("{} is {}, expected -1 <= id < {}",
+                                        element_name(what, ids.shape(), i), id.value(i), bound));
+    }
   }
 }
 

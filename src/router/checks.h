@@ -12,7 +12,7 @@
 
 namespace moebius::router {
 
-// Throws InvalidArgument when an element of the i32 tensor is outside [-1, bound).  The message
+// Throws InvalidArgument when an element of the i32 or i64 tensor is outside [-1, bound).  The message
 // names the first one: "ids[3, 1] is 12, expected -1 <= id < 8".
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "core/ids.h"
 #include "core/same_device.h"
 #include "moebius/router.h"
 #include "router/checks.h"
@@ -13,7 +14,7 @@ void count_expert_tokens(const Tensor& ids,
                          const Tensor& expert_map,
                          const Tensor& out,
                          const Stream& stream) {
-  expect_dtype(ids, DType::kI32, "ids");
+  expect_id_dtype(ids, "ids");
   const Device device = ids.device();
   expect_eq(ids.num_dims(), 2, "dimensions of ids");
   expect_dtype(out, DType::kI32, "out");
@@ -39,9 +40,10 @@ void count_expert_tokens(const Tensor& ids,
   const int32_t* map = expert_map ? expert_map.data<int32_t>() : nullptr;
   int32_t* counts = out.data<int32_t>();
   std::fill_n(counts, num_local_experts, 0);
-  const int32_t* id = ids.data<int32_t>();
-  for (const int32_t* end = id + ids.numel(); id != end; ++id) {
-    const int32_t local = *id < 0 || map == nullptr ? *id : map[*id];
+  const Ids id = Ids::of(ids);
+  const int64_t num_ids = ids.numel();
+  for (int64_t i = 0; i < num_ids; ++i) {
+    const int32_t local = id[i] < 0 || map == nullptr ? id[i] : map[id[i]];
     if (local >= 0) {
       ++counts[local];
     }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/ids.h"
 #include "core/same_device.h"
 #include "core/select.h"
 #include "router/checks.h"
@@ -200,7 +201,7 @@ void Router::select(const Tensor& logits,
   expect_on(logits, config().device, "logits");
   expect_eq(logits.num_dims(), 2, "dimensions of logits");
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
-  expect_dtype(ids, DType::kI32, "ids");
+  expect_id_dtype(ids, "ids");
   expect_on(ids, config().device, "ids");
   expect_writable(ids, "ids");
   expect_shape(ids, {logits.dim(0), config().topk}, "ids");
@@ -210,6 +211,12 @@ void Router::select(const Tensor& logits,
   expect_shape(weights, {logits.dim(0), config().topk}, "weights");
   expect_stream(stream, config().device);
 
+  if (ids.dtype() == DType::kI64 && ids.device().is_cpu()) {  // only kernels of GPUs write i64
+    const Tensor narrow = Tensor::empty(ids.shape(), DType::kI32);
+    select(logits, narrow, weights, stream);
+    std::copy_n(narrow.data<int32_t>(), ids.numel(), ids.data<int64_t>());
+    return;
+  }
   const uint64_t call = state_->num_selects.fetch_add(1, std::memory_order_relaxed);
   if (config().custom) {
     constexpr int32_t kUnwritten = -2;

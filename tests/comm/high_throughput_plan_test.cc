@@ -149,7 +149,7 @@ TEST(ExpertsPerWave, ThereAreWavesForAllExperts) {
 }
 
 TEST(FieldSpan, AgreesWithRowLayout) {
-  const RowLayout layout({7168, 92}, 8, true);
+  const RowLayout layout({7168, 92}, {.ids = 32, .weights = 32});
   for (const int64_t rows : {0, 1, 77, 4096}) {
     int64_t at = 0;
     for (int f = 0; f < layout.num_fields(); ++f) {

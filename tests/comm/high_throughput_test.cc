@@ -39,6 +39,21 @@ std::vector<std::pair<int, int64_t>> expected_copies(const DispatchProblem& p,
   return copies;
 }
 
+void expect_rank_prefix(const DispatchProblem& p,
+                        const std::vector<RankInput>& inputs,
+                        const Tensor& prefix) {
+  ASSERT_EQ(prefix.shape(), Shape({p.num_ranks, p.num_ranks}));
+  for (int d = 0; d < p.num_ranks; ++d) {
+    const auto copies = expected_copies(p, inputs, d);
+    for (int s = 0; s < p.num_ranks; ++s) {
+      ASSERT_EQ(prefix.data<int32_t>()[s * p.num_ranks + d],
+                std::count_if(copies.begin(), copies.end(),
+                              [&](const auto& copy) { return copy.first <= s; }))
+          << "copies from ranks up to " << s << " to rank " << d;
+    }
+  }
+}
+
 void expect_dispatched(const DispatchProblem& p,
                        const std::vector<RankInput>& inputs,
                        int rank,
@@ -69,9 +84,12 @@ void expect_dispatched(const DispatchProblem& p,
       }
     }
   }
+  ASSERT_EQ(output.expert_counts.size(), counts.size());
   for (size_t l = 0; l < counts.size(); ++l) {
     EXPECT_EQ(output.expert_num_tokens.data<int32_t>()[l], (counts[l] + 7) / 8 * 8);
+    EXPECT_EQ(output.expert_counts[l], (counts[l] + 7) / 8 * 8);
   }
+  expect_rank_prefix(p, inputs, output.handle->rank_prefix());
 }
 
 // What the experts of the rank make of a received row; it differs from rank to rank.
@@ -130,8 +148,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   // A second result is made while the first lives, then a cached one along the route of the first.
   // They are combined in the opposite order.
   const DispatchOutput second = transport.dispatch(request, stream);
-  const DispatchOutput cached =
-      transport.dispatch_cached(std::vector<Tensor>{in.code, in.x}, *first.handle, stream);
+  const DispatchOutput cached = transport.dispatch_cached({{in.code, in.x}}, *first.handle, stream);
   expect_dispatched(p, inputs, rank, first);
   expect_dispatched(p, inputs, rank, second);
   EXPECT_TRUE(same_bytes(cached.payloads[0], first.payloads[1]));
@@ -185,6 +202,152 @@ TEST_P(HighThroughputTest, EveryRowIsWhereItMustBe) {
   }
 }
 
+// A layout says where tokens go, with the ids or without them.
+TEST_P(HighThroughputTest, LayoutsStandForTheCountsAndForTheIds) {
+  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    const std::vector<RankInput> inputs = make_inputs(p);
+    run_ranks(GetParam(), [&](Group& group) {
+      const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+      const Stream stream = Stream::cpu(1);
+      HighThroughput transport = make_transport(group, p.placement());
+      DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+      request.layout = transport.layout(in.ids, stream);
+      const DispatchOutput rows = transport.dispatch(request, stream);
+      expect_dispatched(p, inputs, group.rank(), rows);
+      const TransportStatistics once = transport.statistics();
+      const TransportStatistics expected = expected_sent(p, in, group.topology());
+      EXPECT_EQ(once.selections, expected.selections);
+      EXPECT_EQ(once.copies, expected.copies);
+
+      request.topk_ids = request.topk_weights = {};
+      const DispatchOutput bare = transport.dispatch(request, stream);
+      EXPECT_FALSE(bare.topk_ids.defined());
+      EXPECT_FALSE(bare.topk_weights.defined());
+      EXPECT_TRUE(same_bytes(bare.payloads[0], rows.payloads[0]));
+      EXPECT_TRUE(same_bytes(bare.payloads[1], rows.payloads[1]));
+      EXPECT_TRUE(same_bytes(bare.expert_num_tokens, rows.expert_num_tokens));
+      EXPECT_EQ(bare.expert_counts, rows.expert_counts);
+      EXPECT_TRUE(same_bytes(bare.handle->source_rank(), rows.handle->source_rank()));
+      EXPECT_TRUE(same_bytes(bare.handle->source_token(), rows.handle->source_token()));
+      EXPECT_TRUE(same_bytes(bare.handle->rank_prefix(), rows.handle->rank_prefix()));
+      EXPECT_EQ(transport.statistics().selections, 2 * expected.selections);
+      EXPECT_EQ(transport.statistics().copies, 2 * expected.copies);
+
+      // Weights of any number travel along the route, and are summed beside rows.
+      const Tensor scores = columns_of(convert(in.x, DType::kF32), 0, 3);
+      const auto cached = transport.dispatch_cached({{in.x, scores}}, *bare.handle, stream);
+      EXPECT_TRUE(same_bytes(cached.payloads[0], rows.payloads[0]));
+      const CombineInput back{
+          contribution(cached.payloads[0], group.rank()), cached.payloads[1], {in.x, Tensor()}, {}};
+      const auto combined = transport.combine(back, *bare.handle, stream);
+      EXPECT_TRUE(
+          same_bytes(combined.x, expected_combined(p, group.topology(), in, group.rank(), in.x)));
+      for (int64_t t = 0; t < in.x.dim(0); ++t) {
+        int64_t num_copies = 0;
+        for (int r = 0; r < group.size(); ++r) {
+          num_copies += request.layout.is_token_in_rank.data<bool>()[t * group.size() + r] ? 1 : 0;
+        }
+        for (int64_t k = 0; k < 3; ++k) {
+          float sum = 0.0f;
+          for (int64_t copy = 0; copy < num_copies; ++copy) {
+            sum += scores.data<float>()[3 * t + k];
+          }
+          EXPECT_NEAR(combined.topk_weights.data<float>()[3 * t + k], sum, 1e-5f * std::abs(sum));
+        }
+      }
+    });
+  }
+}
+
+// The halves of a cached dispatch have other calls between them, and wait for `previous`.
+TEST_P(HighThroughputTest, CachedRoutesAreAsynchronousToo) {
+  const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
+  run_ranks(GetParam(), [&](Group& group) {
+    const RankInput in = make_input(p, group.rank());
+    const Stream stream = Stream::cpu(1);
+    HighThroughput transport = make_transport(group, p.placement());
+    const auto rows = transport.dispatch({{in.x, in.code}, in.ids, in.weights, 8, {}}, stream);
+    auto first = transport.dispatch_cached_async({{in.x}, stream.record()}, *rows.handle, stream);
+    auto second = transport.dispatch_cached_async({{in.code}}, *rows.handle, stream);
+    first.hook();
+    second.hook();
+    const DispatchOutput codes = second.receive();
+    const DispatchOutput xs = first.receive();
+    EXPECT_TRUE(xs.event.is_complete());
+    EXPECT_TRUE(same_bytes(xs.payloads[0], rows.payloads[0]));
+    EXPECT_TRUE(same_bytes(codes.payloads[0], rows.payloads[1]));
+    DispatchConfig odd;
+    odd.num_sms = 3;
+    EXPECT_THROW(transport.set_configs({}, odd), InvalidArgument);
+    DispatchConfig few;
+    few.num_sms = 2;
+    transport.set_configs(few, few);  // CPUs ignore it
+    EXPECT_TRUE(same_bytes(transport.dispatch_cached({{in.x}}, *rows.handle, stream).payloads[0],
+                           rows.payloads[0]));
+  });
+}
+
+TEST(HighThroughputErrors, LayoutsAndIdsMustBelongTogether) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
+    const Stream stream = Stream::cpu(1);
+    const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);
+    const DispatchInput right{.payloads = {Tensor::zeros({3, 16}, DType::kF32)},
+                              .layout = transport.layout(ids, stream)};
+    EXPECT_NO_THROW(transport.dispatch(right, stream));
+    const auto refuses = [&](const std::string& what, const auto& change) {
+      DispatchInput wrong = right;
+      change(wrong);
+      try {
+        transport.dispatch(wrong, stream);
+        ADD_FAILURE() << "accepted: " << what;
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+      }
+    };
+    refuses("topk_ids is missing", [](DispatchInput& in) { in.layout = {}; });
+    refuses("topk_weights without topk_ids", [](DispatchInput& in) {
+      in.topk_weights = Tensor::zeros({3, 2}, DType::kF32);
+    });
+    refuses("tokens_per_expert is missing",
+            [](DispatchInput& in) { in.layout.tokens_per_expert = {}; });
+    refuses("shape of is_token_in_rank is [3, 1], expected [4, 1]", [](DispatchInput& in) {
+      in.topk_ids = Tensor::zeros({4, 2}, DType::kI32);
+    });
+    refuses("rows of payload 0 is 3, expected 4", [](DispatchInput& in) {
+      in.layout.is_token_in_rank = Tensor::zeros({4, 1}, DType::kBool);
+    });
+  });
+}
+
+TEST_P(HighThroughputTest, IdsOf64BitsGiveTheSameRows) {
+  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    run_ranks(GetParam(), [&](Group& group) {
+      const RankInput in = make_input(p, group.rank());
+      const Tensor wide = convert(in.ids, DType::kI64);
+      const Stream stream = Stream::cpu(1);
+      HighThroughput transport = make_transport(group, p.placement());
+      const DispatchLayout layout = transport.layout(in.ids, stream);
+      const DispatchLayout same = transport.layout(wide, stream);
+      EXPECT_TRUE(same_bytes(layout.tokens_per_rank, same.tokens_per_rank));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_node, same.tokens_per_node));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_expert, same.tokens_per_expert));
+      EXPECT_TRUE(same_bytes(layout.is_token_in_rank, same.is_token_in_rank));
+      const auto narrow = transport.dispatch({{in.x}, in.ids, in.weights, 8, {}}, stream);
+      const auto rows = transport.dispatch({{in.x}, wide, in.weights, 8, {}}, stream);
+      EXPECT_TRUE(same_bytes(rows.payloads[0], narrow.payloads[0]));
+      EXPECT_TRUE(same_bytes(rows.topk_ids, convert(narrow.topk_ids, DType::kI64)));
+      EXPECT_TRUE(same_bytes(rows.topk_weights, narrow.topk_weights));
+      EXPECT_TRUE(same_bytes(rows.expert_num_tokens, narrow.expert_num_tokens));
+      EXPECT_TRUE(same_bytes(rows.handle->source_token(), narrow.handle->source_token()));
+      const ExpertOrder order = transport.expert_order(rows, 16, stream);
+      EXPECT_TRUE(same_bytes(order.copy_row, transport.expert_order(narrow, 16, stream).copy_row));
+    });
+  }
+}
+
 // Copies are counted once per (token, rank), crossings once per (token, other node).
 TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
@@ -200,9 +363,9 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
       }
     }
     const DispatchOutput output = transport.dispatch({{in.x}, in.ids, {}, 1, {}}, stream);
-    transport.dispatch_cached(std::vector<Tensor>{in.x}, *output.handle, stream);  // its bank
+    transport.dispatch_cached({{in.x}}, *output.handle, stream);  // its bank
     const Traffic before = group.traffic();
-    transport.dispatch_cached(std::vector<Tensor>{in.x}, *output.handle, stream);
+    transport.dispatch_cached({{in.x}}, *output.handle, stream);
     const int64_t crossed = group.traffic().inter_node_bytes - before.inter_node_bytes;
     const TransportStatistics sent = expected_sent(p, in, group.topology());
     EXPECT_EQ(transport.statistics().selections, sent.selections);
@@ -350,16 +513,16 @@ void expect_combine_refused(const std::string& why,
 TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
   const auto same = [](const Tensor& t) { return t; };
   expect_combine_refused(
-      "combine: rank 2 brings rows of 8 f32 with weights, rank 0 rows of 32 f32 with weights",
+      "combine: rank 2 brings rows of 8 f32 with 6 weights, rank 0 rows of 32 f32 with 6 weights",
       [](const Tensor& x) {
         return Tensor::zeros({x.dim(0), 8}, DType::kF32);
       },
       same);
   expect_combine_refused(
-      "combine: rank 2 brings rows of 32 bf16 with weights, rank 0 rows of 32 f32 with weights",
+      "combine: rank 2 brings rows of 32 bf16 with 6 weights, rank 0 rows of 32 f32 with 6 weights",
       [](const Tensor& x) { return convert(x, DType::kBF16); }, same);
   expect_combine_refused(
-      "combine: rank 2 brings rows of 32 f32 without weights, rank 0 rows of 32 f32 with weights",
+      "combine: rank 2 brings rows of 32 f32 with 0 weights, rank 0 rows of 32 f32 with 6 weights",
       same, [](const Tensor&) { return Tensor(); });
 }
 
@@ -432,6 +595,26 @@ TEST(HighThroughputErrors, CpusHaveNoCapacity) {
     EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), Unsupported);
     request.capacity = -1;
     EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), InvalidArgument);
+  });
+}
+
+// What an i64 has above 32 bits is not dropped.
+TEST(HighThroughputErrors, IdsBeyond32BitsAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
+    const Tensor ids = Tensor::zeros({3, 2}, DType::kI64);
+    for (const int64_t id : {int64_t{1} << 32, -(int64_t{1} << 32), int64_t{0xffffffff}}) {
+      ids.data<int64_t>()[3] = id;
+      try {
+        transport.layout(ids, Stream::cpu(1));
+        ADD_FAILURE() << "accepted id " << id << " of 8 experts";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(std::string(error.what()),
+                  "topk_ids of token 1, slot 1 is " + std::to_string(id) + ", expected -1 to 7");
+      }
+    }
+    EXPECT_THROW(transport.layout(Tensor::zeros({3, 2}, DType::kF32), Stream::cpu(1)),
+                 InvalidArgument);
   });
 }
 

@@ -225,6 +225,18 @@ TEST_P(LowLatencyTest, AnExpertNamedTooOftenIsRefused) {
   });
 }
 
+TEST_P(LowLatencyTest, IdsOf64BitsGiveTheSameRowsAndSums) {
+  const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+  run(p, make_inputs(p), [&](LowLatencyRank& r) {
+    const Tensor wide = convert(r.in.ids, DType::kI64);
+    const auto received = r.transport.dispatch({r.in.x, wide, kNoCast}, r.stream);
+    expect_dispatched(p, r.inputs, r.rank, received);
+    const auto sums = r.transport.combine({run_experts(p, r.rank, received), wide, r.in.weights},
+                                          *received.handle, r.stream);
+    EXPECT_TRUE(same_bytes(sums.x, expected_combined(p, r.in)));
+  });
+}
+
 int32_t tag_of(int rank, int64_t token) {
   return static_cast<int32_t>(1000 * rank + token);
 }

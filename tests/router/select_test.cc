@@ -5,6 +5,7 @@
 // compares the other implementations with it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -49,6 +50,12 @@ class Select : public ::testing::Test {
         .select(Tensor::borrow(logits.data(), {1, num_experts}, DType::kF32),
                 Tensor::borrow(ids.data(), {1, config.topk}, DType::kI32),
                 Tensor::borrow(weights.data(), {1, config.topk}, DType::kF32), Stream::cpu(1));
+    std::vector<int64_t> wide(ids.size(), -7);
+    Router(config, router_weights)
+        .select(Tensor::borrow(logits.data(), {1, num_experts}, DType::kF32),
+                Tensor::borrow(wide.data(), {1, config.topk}, DType::kI64),
+                Tensor::borrow(weights.data(), {1, config.topk}, DType::kF32), Stream::cpu(1));
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), wide.begin()));
   }
 
   void expect_weights(const Floats& expected) {

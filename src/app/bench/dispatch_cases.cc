@@ -134,7 +134,7 @@ class HighThroughputCached final : public HighThroughputDispatch {
     }
     output_ = {};
   }
-  void run() override { output_ = transport_.dispatch_cached(own().payloads, *handle_, stream_); }
+  void run() override { output_ = transport_.dispatch_cached({own().payloads}, *handle_, stream_); }
 
  private:
   std::shared_ptr<const DispatchHandle> handle_;

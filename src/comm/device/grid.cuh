@@ -14,13 +14,17 @@ namespace moebius::comm {
 inline constexpr int kWarpLanes = 32;
 
 // Returns to all threads of a block whether it is the last of its launch to come here.  What the
-// other blocks did before is then visible to it.
+// other blocks did before is then visible to it.  The counter is 0 before and after a launch, so
+// launches may have different numbers of blocks.
 __device__ inline bool comes_last(uint64_t* counter) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
     // pairs with itself in the other blocks: what they stored before they came here.
-    is_last = (ptx::atom_add_acq_rel_gpu(counter, 1) + 1) % gridDim.x == 0;
+    is_last = ptx::atom_add_acq_rel_gpu(counter, 1) + 1 == gridDim.x;
+    if (is_last) {
+      *counter = 0;
+    }
   }
   __syncthreads();
   return is_last;

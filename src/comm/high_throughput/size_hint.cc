@@ -44,10 +44,12 @@ int64_t HighThroughput::size_hint(const HighThroughputNeeds& needs,
   const auto bank = [&](const RowLayout& layout) {
     return needs.rows == 0 ? 0 : BankPool::roomy(layout.block_bytes(needs.rows));
   };
-  const int64_t received =
-      needs.num_results * bank({needs.payload_row_bytes, needs.topk, needs.has_weights});
+  const RowLayout::Routing routing{
+      .ids = row_bytes(needs.ids_dtype, needs.topk),
+      .weights = needs.has_weights ? row_bytes(DType::kF32, needs.topk) : 0};
+  const int64_t received = needs.num_results * bank(RowLayout(needs.payload_row_bytes, routing));
   if (!device.is_cuda()) {
-    return received + (shares_memory ? 0 : bank({{needs.combine_row_bytes}, 0, false}));
+    return received + (shares_memory ? 0 : bank(RowLayout({needs.combine_row_bytes})));
   }
   comm::ControlLayout control;
   control.num_ranks = placement.num_ranks();

@@ -4,6 +4,7 @@
 
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/high_throughput/into.h"
+#include "core/ids.h"
 #include "core/same_device.h"
 
 namespace moebius {
@@ -79,10 +80,23 @@ DispatchOutput HighThroughput::dispatch(const DispatchInput& input, const Stream
   return dispatch_async(input, stream).finish();
 }
 
-DispatchOutput HighThroughput::dispatch_cached(std::span<const Tensor> payloads,
+Pending<DispatchOutput> HighThroughput::dispatch_cached_async(const CachedDispatchInput& input,
+                                                              const DispatchHandle& handle,
+                                                              const Stream& stream) {
+  return state_->dispatch_cached_async(input, handle, stream);
+}
+
+DispatchOutput HighThroughput::dispatch_cached(const CachedDispatchInput& input,
                                                const DispatchHandle& handle,
                                                const Stream& stream) {
-  return state_->dispatch_cached(payloads, handle, stream);
+  return dispatch_cached_async(input, handle, stream).finish();
+}
+
+void HighThroughput::set_configs(const DispatchConfig& dispatch_config,
+                                 const DispatchConfig& combine_config) {
+  dispatch_config.validate();
+  combine_config.validate();
+  state_->set_configs(dispatch_config, combine_config);
 }
 
 ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
@@ -116,6 +130,59 @@ CombineOutput HighThroughput::combine(const CombineInput& input,
                                       const Stream& stream,
                                       const Tensor& out_x) {
   return combine_async(input, handle, stream, out_x).finish();
+}
+
+int64_t num_tokens_of(const DispatchInput& input) {
+  return (input.topk_ids ? input.topk_ids : input.layout.is_token_in_rank).dim(0);
+}
+
+int64_t topk_of(const DispatchInput& input) {
+  return input.topk_ids ? input.topk_ids.dim(1) : 0;
+}
+
+RowLayout::Routing routing_of(const DispatchInput& input, const Topology& topology) {
+  const auto row_bytes_of = [](const Tensor& t) { return t ? row_bytes(t.dtype(), t.dim(1)) : 0; };
+  if (!input.topk_ids) {
+    return {topology.num_nodes() > 1 ? topology.size : 0, 0};
+  }
+  return {row_bytes_of(input.topk_ids), row_bytes_of(input.topk_weights)};
+}
+
+void expect_routing(const DispatchInput& input,
+                    const ExpertPlacement& placement,
+                    const Group& group) {
+  const Device device = group.device();
+  if (input.topk_ids || !has_layout(input)) {
+    expect_id_dtype(input.topk_ids, "topk_ids");
+    expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
+    expect_ge(input.topk_ids.dim(1), 1, "topk");
+    expect_on(input.topk_ids, device, "topk_ids");
+    expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, device, "topk_weights");
+  } else {
+    expect(!input.topk_weights, "topk_weights without topk_ids");
+    expect_eq(input.layout.is_token_in_rank.num_dims(), 2, "dimensions of is_token_in_rank");
+  }
+  if (has_layout(input)) {
+    expect_operand(input.layout.is_token_in_rank, {num_tokens_of(input), group.size()},
+                   DType::kBool, device, "is_token_in_rank");
+    expect_defined(input.layout.tokens_per_expert, "tokens_per_expert");
+    expect_operand(input.layout.tokens_per_expert, {placement.num_experts()}, DType::kI32, device,
+                   "tokens_per_expert");
+  }
+}
+
+int64_t expect_combine_weights(const CombineInput& input,
+                               int64_t num_rows,
+                               int64_t topk,
+                               Device device) {
+  const Tensor& weights = input.topk_weights;
+  if (!weights) {
+    return 0;
+  }
+  expect_eq(weights.num_dims(), 2, "dimensions of topk_weights");
+  const int64_t expected = topk > 0 ? topk : weights.dim(1);
+  expect_operand(weights, {num_rows, expected}, DType::kF32, device, "topk_weights");
+  return expected;
 }
 
 void expect_combine_output(const Tensor& out_x,

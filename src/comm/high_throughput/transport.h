@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 
+#include "comm/routing/row_layout.h"
 #include "comm/transfer.h"
 #include "moebius/dispatch.h"
 
@@ -23,15 +23,16 @@ struct HighThroughput::State {
   virtual DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const = 0;
   virtual Pending<DispatchOutput> dispatch_async(const DispatchInput& input,
                                                  const Stream& stream) = 0;
-  virtual DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
-                                         const DispatchHandle& handle,
-                                         const Stream& stream) = 0;
+  virtual Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
+                                                        const DispatchHandle& handle,
+                                                        const Stream& stream) = 0;
   virtual ExpertOrder expert_order(const DispatchOutput& output,
                                    int64_t expert_alignment,
                                    const Stream& stream) const = 0;
   using Combine = CombineCall<CombineInput, DispatchHandle>;
   virtual Pending<CombineOutput> combine_async(const Combine& call) = 0;
   virtual bool takes_addend() const { return false; }
+  virtual void set_configs(const DispatchConfig& /*dispatch*/, const DispatchConfig& /*combine*/) {}
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
   virtual void trim() = 0;
@@ -43,6 +44,27 @@ struct HighThroughput::State {
   DispatchConfig dispatch_config;
   DispatchConfig combine_config;
 };
+
+// Whether a dispatch goes where its layout says instead of counting its ids.
+inline bool has_layout(const DispatchInput& input) {
+  return input.layout.is_token_in_rank.defined();
+}
+// The tokens of a dispatch that has passed expect_routing().
+int64_t num_tokens_of(const DispatchInput& input);
+int64_t topk_of(const DispatchInput& input);  // 0 without ids
+// What travels of the routing, per row.  Without ids, what goes to a gateway has a flag per rank.
+RowLayout::Routing routing_of(const DispatchInput& input, const Topology& topology);
+// Throws InvalidArgument unless ids, weights and layout are there and of the right kind.  The
+// values of ids are not checked.
+void expect_routing(const DispatchInput& input,
+                    const ExpertPlacement& placement,
+                    const Group& group);
+// The K of the weights that a combine sums; 0 without weights.  Throws InvalidArgument unless they
+// are those of `num_rows` rows of a dispatch with `topk`.
+int64_t expect_combine_weights(const CombineInput& input,
+                               int64_t num_rows,
+                               int64_t topk,
+                               Device device);
 
 // Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from
 // first_column on.

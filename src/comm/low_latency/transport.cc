@@ -7,6 +7,7 @@
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
 #include "core/deferred_release.h"
+#include "core/ids.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -47,7 +48,7 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
   const int64_t num_tokens = topk_ids.dim(0);
   expect_le(num_tokens, options.max_tokens, "tokens of a low-latency dispatch");
-  expect_here(topk_ids, {num_tokens, options.topk}, DType::kI32, "topk_ids");
+  expect_ids_here(topk_ids, {num_tokens, options.topk});
   expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
   if (input.row_tags) {
     expect_here(input.row_tags, {num_tokens}, DType::kI32, "row_tags");
@@ -105,12 +106,17 @@ void LowLatency::State::expect_here(const Tensor& tensor,
   });
 }
 
+void LowLatency::State::expect_ids_here(const Tensor& topk_ids, const Shape& shape) const {
+  expect_id_dtype(topk_ids, "topk_ids");
+  expect_here(topk_ids, shape, topk_ids.dtype(), "topk_ids");
+}
+
 void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
                                        const Tensor& out) const {
   const auto& [x, topk_ids, topk_weights, previous, records_event] = input;
   const Shape slots = {num_tokens, options.topk};
-  expect_here(topk_ids, slots, DType::kI32, "topk_ids");
+  expect_ids_here(topk_ids, slots);
   expect_here(topk_weights, slots, DType::kF32, "topk_weights");
   expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
   expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");

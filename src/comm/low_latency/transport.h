@@ -67,6 +67,7 @@ struct LowLatency::State {
                    DType dtype,
                    std::string_view what) const;
   void expect_into(const LowLatencyInto& into, bool is_cast) const;
+  void expect_ids_here(const Tensor& topk_ids, const Shape& shape) const;
 };
 
 // Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16

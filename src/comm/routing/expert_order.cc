@@ -17,7 +17,7 @@ ExpertOrder CpuHighThroughput::expert_order(const DispatchOutput& output,
   const int64_t num_local = placement.num_local(rank());
   const int64_t num_copies = output.topk_ids.dim(0);
   const int64_t topk = output.topk_ids.dim(1);
-  const auto* ids = output.topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(output.topk_ids);
 
   ExpertOrder order;
   order.expert_offsets = Tensor::zeros({num_local + 1}, DType::kI32);

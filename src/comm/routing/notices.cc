@@ -12,6 +12,7 @@ std::vector<Notice> exchange_notices(Group& group, std::string_view op, const No
   std::vector<int64_t> words = {mine.row_bytes, mine.bank, mine.bank_bytes};
   words.insert(words.end(), mine.copies.begin(), mine.copies.end());
   words.insert(words.end(), mine.node_copies.begin(), mine.node_copies.end());
+  words.insert(words.end(), mine.selections.begin(), mine.selections.end());
   const size_t stride = words.size();
   std::vector<int64_t> all(stride * static_cast<size_t>(group.size()));
   all_gather_bytes(group, op, words.data(), static_cast<int64_t>(stride * sizeof(int64_t)),
@@ -22,17 +23,36 @@ std::vector<Notice> exchange_notices(Group& group, std::string_view op, const No
     const int64_t* w = all.data() + r * stride;
     const int64_t* copies = w + 3;
     const int64_t* node_copies = copies + mine.copies.size();
+    const int64_t* selections = node_copies + mine.node_copies.size();
     notices[r] = {w[0],
                   w[1],
                   w[2],
                   {copies, node_copies},
-                  {node_copies, node_copies + mine.node_copies.size()}};
+                  {node_copies, selections},
+                  {selections, w + stride}};
     if (w[0] != all[0]) {  // rank 0's
       throw InvalidArgument(
           fmt::format("{}: rank {} moves rows of {} bytes, rank 0 of {}", op, r, w[0], all[0]));
     }
   }
   return notices;
+}
+
+std::vector<int64_t> count_selections(std::span<const Notice> notices,
+                                      const ExpertPlacement& placement,
+                                      int rank,
+                                      int64_t alignment) {
+  std::vector<int64_t> counts(static_cast<size_t>(placement.num_local(rank)), 0);
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    if (placement.rank_of(e) == rank) {
+      int64_t& count = counts[static_cast<size_t>(placement.local_index(e))];
+      for (const Notice& notice : notices) {
+        count += notice.selections[static_cast<size_t>(e)];
+      }
+      count = (count + alignment - 1) / alignment * alignment;
+    }
+  }
+  return counts;
 }
 
 CountMatrix make_counts(std::span<const Notice> notices, int num_nodes) {

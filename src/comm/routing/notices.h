@@ -24,11 +24,20 @@ struct Notice {
   int64_t bank_bytes = 0;
   std::vector<int64_t> copies;       // [R]; empty when the counts are known already
   std::vector<int64_t> node_copies;  // [num_nodes]
+  // [E] selections of each expert; empty where ids travel, from which their receiver counts them.
+  std::vector<int64_t> selections = {};
 };
 
 // Collective.  Returns the notices of all ranks, by rank.  Throws InvalidArgument on every rank
 // when row sizes differ.
 std::vector<Notice> exchange_notices(Group& group, std::string_view op, const Notice& mine);
+
+// The selections of all ranks among the experts of `rank`, in order of local index and rounded up
+// to a multiple of `alignment`.
+std::vector<int64_t> count_selections(std::span<const Notice> notices,
+                                      const ExpertPlacement& placement,
+                                      int rank,
+                                      int64_t alignment);
 
 CountMatrix make_counts(std::span<const Notice> notices, int num_nodes);
 

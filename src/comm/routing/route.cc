@@ -10,7 +10,7 @@
 
 namespace moebius {
 
-Route make_route(const int32_t* ids,
+Route make_route(Ids ids,
                  int64_t num_tokens,
                  int64_t topk,
                  std::span<const int> destination_of,
@@ -39,21 +39,45 @@ Route make_route(const int32_t* ids,
   return route;
 }
 
+Route make_route(const bool* is_token_in_rank,
+                 int64_t num_tokens,
+                 int num_ranks,
+                 std::span<const int> rank_begin,
+                 int first) {
+  Route route;
+  route.num_tokens = num_tokens;
+  route.first = first;
+  route.num_destinations = static_cast<int>(rank_begin.size()) - 1;
+  route.index.assign(static_cast<size_t>(num_tokens * route.num_destinations), -1);
+  route.copies.assign(static_cast<size_t>(route.num_destinations), 0);
+  int32_t* index = route.index.data();
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const bool* is_in = is_token_in_rank + t * num_ranks;
+    for (size_t d = 0; d + 1 < rank_begin.size(); ++d, ++index) {
+      if (std::find(is_in + rank_begin[d], is_in + rank_begin[d + 1], true) !=
+          is_in + rank_begin[d + 1]) {
+        *index = static_cast<int32_t>(route.copies[d]++);
+      }
+    }
+  }
+  return route;
+}
+
 void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_on(topk_ids, Device::cpu(), "topk_ids");
   const int64_t topk = topk_ids.dim(1);
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   const int64_t num_ids = topk_ids.numel();
   for (int64_t i = 0; i < num_ids; ++i) {
     if (ids[i] < -1 || ids[i] >= num_experts) {
-      throw_bad_id(i, topk, ids[i], num_experts);
+      throw_bad_id(i, topk, ids.value(i), num_experts);
     }
   }
 }
 
-void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts) {
+void throw_bad_id(int64_t index, int64_t topk, int64_t id, int64_t num_experts) {
   throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
                                     index / topk, index % topk, id, num_experts - 1));
 }
@@ -70,6 +94,18 @@ int64_t CountMatrix::row_begin(int source, int destination) const {
     row += sent(s, destination);
   }
   return row;
+}
+
+std::vector<int32_t> CountMatrix::rank_prefix() const {
+  std::vector<int32_t> prefix(static_cast<size_t>(num_ranks * num_ranks));
+  for (int d = 0; d < num_ranks; ++d) {
+    int64_t rows = 0;
+    for (int s = 0; s < num_ranks; ++s) {
+      rows += sent(s, d);
+      prefix[static_cast<size_t>(s * num_ranks + d)] = static_cast<int32_t>(rows);
+    }
+  }
+  return prefix;
 }
 
 int64_t CountMatrix::most_rows() const {

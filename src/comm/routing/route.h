@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/ids.h"
 #include "moebius/dispatch.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"
@@ -30,18 +31,27 @@ struct Route {
 };
 
 // ids: [num_tokens, topk], already checked.  destination_of[e]: the rank or node of expert e.
-Route make_route(const int32_t* ids,
+Route make_route(Ids ids,
                  int64_t num_tokens,
                  int64_t topk,
                  std::span<const int> destination_of,
                  int first,
                  int num_destinations);
 
-// Throws InvalidArgument unless the ids are i32 [T, K] on the CPU, each in [-1, num_experts).  The
-// message names the token and the slot.
+// The same where the caller has found the ranks of each token.  is_token_in_rank is
+// [num_tokens, num_ranks]; destination first + d has the ranks [rank_begin[d], rank_begin[d + 1]).
+// It does not count selections.
+Route make_route(const bool* is_token_in_rank,
+                 int64_t num_tokens,
+                 int num_ranks,
+                 std::span<const int> rank_begin,
+                 int first);
+
+// Throws InvalidArgument unless the ids are i32 or i64 [T, K] on the CPU, each in [-1,
+// num_experts).  The message names the token and the slot.
 void expect_ids(const Tensor& topk_ids, int64_t num_experts);
 // Throws the error about an id that is out of range, which is at `index` of [T, K].
-[[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts);
+[[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int64_t id, int64_t num_experts);
 
 // The rank of `node` that receives for its node what `source`, of another node, sends: the one with
 // the same index within its node, modulo the node's size.
@@ -65,6 +75,8 @@ struct CountMatrix {
   int64_t row_begin(int source, int destination) const;
   int64_t rows(int destination) const { return row_begin(num_ranks, destination); }
   int64_t most_rows() const;  // the largest rows() of all destinations
+  // [R, R]: the copies to each destination from a source and those before it.
+  std::vector<int32_t> rank_prefix() const;
 };
 
 }  // namespace moebius

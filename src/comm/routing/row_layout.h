@@ -15,15 +15,22 @@ namespace moebius {
 
 class RowLayout {
  public:
-  // The fields are the payloads, then, with routing, the ids and the weights, 4 bytes per slot
-  // each, and the source token, 4 bytes.  Without routing (topk == 0) there are only payloads.
-  RowLayout(std::vector<int64_t> payload_bytes, int64_t topk, bool has_weights)
+  // The bytes of a row's ids and weights; 0 for what does not travel.
+  struct Routing {
+    int64_t ids = 0;
+    int64_t weights = 0;
+  };
+
+  // Only payloads.
+  explicit RowLayout(std::vector<int64_t> payload_bytes)
       : num_payloads_(static_cast<int>(payload_bytes.size())),
-        has_weights_(has_weights),
+        field_bytes_(std::move(payload_bytes)) {}
+  // The fields are the payloads, then the ids, the weights, and the source token, 4 bytes.
+  RowLayout(std::vector<int64_t> payload_bytes, const Routing& routing)
+      : num_payloads_(static_cast<int>(payload_bytes.size())),
+        has_weights_(routing.weights > 0),
         field_bytes_(std::move(payload_bytes)) {
-    if (topk > 0) {
-      field_bytes_.insert(field_bytes_.end(), {4 * topk, has_weights ? 4 * topk : 0, 4});
-    }
+    field_bytes_.insert(field_bytes_.end(), {routing.ids, routing.weights, 4});
   }
 
   int num_fields() const { return static_cast<int>(field_bytes_.size()); }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ids.h"
 #include "layer/rows/quantize_rows.h"
 #include "layer/rows/row_ops.h"
 
@@ -12,7 +13,7 @@ namespace moebius {
 void expect_prepare_input(const PrepareInput& input, const CallContext& context) {
   expect_hidden_dtype(input.hidden, "hidden");
   expect_eq(input.hidden.num_dims(), 2, "dimensions of hidden");
-  expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(input.topk_ids, "topk_ids");
   expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(input.topk_ids.dim(0), input.hidden.dim(0), "rows of topk_ids (tokens of hidden)");
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

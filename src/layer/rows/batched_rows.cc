@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "experts/cuda/rows/permute.h"
 #include "layer/rows/cuda/rows.h"
@@ -76,10 +77,11 @@ BatchedRows batched_rows(const Tensor& ids,
   BatchedRows result;
   result.row.assign(static_cast<size_t>(ids.numel()), -1);
   result.counts.assign(static_cast<size_t>(num_local_experts), 0);
-  const auto* id = ids.data<int32_t>();
+  const Ids id = Ids::of(ids);
   for (size_t i = 0; i < result.row.size(); ++i) {
-    const int64_t expert = id[i] - first_expert;
-    if (id[i] >= 0 && expert >= 0 && expert < num_local_experts) {
+    const int32_t own = id[static_cast<int64_t>(i)];
+    const int64_t expert = own - first_expert;
+    if (own >= 0 && expert >= 0 && expert < num_local_experts) {
       int32_t& count = result.counts[static_cast<size_t>(expert)];
       result.row[i] = expert * max_rows + count++;
     }

@@ -18,7 +18,7 @@ struct BatchedRows {
   std::vector<int32_t> counts;  // [L] rows of each expert
 };
 
-// ids i32 [T, K]; the local expert of an id is id - first_expert.
+// ids i32 or i64 [T, K]; the local expert of an id is id - first_expert.
 // Throws InvalidArgument, naming both numbers, if an expert gets more than max_rows rows.
 BatchedRows batched_rows(const Tensor& ids,
                          int64_t first_expert,

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "layer/rows/cuda/rows.h"
 
@@ -169,16 +170,24 @@ void map_ids(const Tensor& ids,
     return cuda_map_ids(ids, expert_map, local, stream);
   }
   const auto* map = expert_map.data<int32_t>();
-  std::transform(ids.data<int32_t>(), ids.data<int32_t>() + ids.numel(), local.data<int32_t>(),
-                 [&](int32_t id) { return id >= 0 && id < expert_map.dim(0) ? map[id] : -1; });
+  const Ids id = Ids::of(ids);
+  const int64_t num_ids = ids.numel();
+  for (int64_t i = 0; i < num_ids; ++i) {
+    local.data<int32_t>()[i] = id[i] >= 0 && id[i] < expert_map.dim(0) ? map[id[i]] : -1;
+  }
 }
 
 void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream) {
   if (ids.device().is_cuda()) {
     return cuda_count_selections(ids, total, stream);
   }
-  const auto* id = ids.data<int32_t>();
-  *total.data<int64_t>() += std::count_if(id, id + ids.numel(), [](int32_t i) { return i >= 0; });
+  const Ids id = Ids::of(ids);
+  const int64_t num_ids = ids.numel();
+  int64_t count = 0;
+  for (int64_t i = 0; i < num_ids; ++i) {
+    count += id[i] >= 0 ? 1 : 0;
+  }
+  *total.data<int64_t>() += count;
 }
 
 void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream) {

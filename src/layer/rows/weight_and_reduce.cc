@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/same_device.h"
 #include "core/token_sums.h"
 #include "experts/cuda/rows/permute.h"
@@ -24,7 +25,7 @@ int64_t expect_routing(const WeightAndReduceInput& input,
                        const Stream& stream) {
   expect_hidden_dtype(input.expert_output, "expert_output");
   expect_dtype(output, input.expert_output.dtype(), "output");
-  expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(input.topk_ids, "topk_ids");
   expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_ge(input.topk_ids.dim(1), 1, "topk_ids.dim(1)");
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
@@ -116,7 +117,7 @@ class Contiguous final : public WeightAndReduce {
                         stream);
       return;
     }
-    const auto* ids = input.topk_ids.data<int32_t>();
+    const Ids ids = Ids::of(input.topk_ids);
     sum_slots(input.expert_output, weights_of(input), output, topk, sum_rounding(topk),
               /*by_row=*/false, stream, [&](int64_t i) { return ids[i] >= 0 ? i : -1; });
   }

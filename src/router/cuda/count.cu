@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cuda/check.h"
+#include "core/ids.h"
 #include "router/cuda/count.h"
 
 namespace moebius::router {
@@ -14,7 +15,7 @@ constexpr int kPerThread = 16;              // ids
 constexpr int64_t kMaxSharedCounts = 8192;  // 32 KiB of shared memory; more use global memory
 
 struct Args {
-  const int32_t* ids;
+  Ids ids;
   int64_t num_ids;
   const int32_t* map;
   int64_t bound;  // of an id
@@ -75,7 +76,7 @@ void cuda_count_expert_tokens(const Tensor& ids,
   const cudaStream_t stream = cuda::as_stream(on.native_handle());
   const int64_t num_local_experts = out.dim(0);
   Args a{};
-  a.ids = ids.data<int32_t>();
+  a.ids = Ids::of(ids);
   a.num_ids = ids.numel();
   a.map = expert_map ? expert_map.data<int32_t>() : nullptr;
   a.bound = expert_map ? expert_map.dim(0) : num_local_experts;

@@ -64,7 +64,7 @@ class Cuda final : public Impl {
                    .renormalize = config.renormalize,
                    .routed_scaling_factor = config.routed_scaling_factor,
                    .correction_bias = correction_bias_ ? correction_bias_.data<float>() : nullptr,
-                   .ids = ids.data<int32_t>(),
+                   .ids = IdsOut::of(ids),
                    .weights = weights.data<float>()},
                   cuda::as_stream(stream.native_handle()));
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/ids.h"
 #include "moebius/router.h"
 
 namespace moebius::router {
@@ -26,7 +27,7 @@ struct SelectArgs {
   bool renormalize;
   float routed_scaling_factor;
   const float* correction_bias;  // [E] or nullptr
-  int32_t* ids;                  // [T, K]
+  IdsOut ids;                    // [T, K]
   float* weights;                // [T, K]
 };
 void launch_select(const SelectArgs& args, cudaStream_t stream);

@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
   const int found = has_group ? choose(a, lane, keys, shared) : 0;
   if (found == 0) {
     for (int k = lane; k < a.topk; k += kWarp) {
-      a.ids[token * a.topk + k] = k;
+      a.ids.set(token * a.topk + k, k);
       a.weights[token * a.topk + k] = 1.0f / static_cast<float>(a.topk);
     }
     return;
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
   weigh(a, lane, found, shared);
   __syncwarp();
   for (int k = lane; k < a.topk; k += kWarp) {
-    a.ids[token * a.topk + k] = shared.ids[k];
+    a.ids.set(token * a.topk + k, shared.ids[k]);
     a.weights[token * a.topk + k] = shared.weights[k];
   }
 }

@@ -107,7 +107,7 @@ void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) 
   // in another order.
   const DispatchOutput second = sides.cuda.dispatch(request_up, sides.stream);
   const std::vector<Tensor> payloads = {request_up.payloads[1], request_up.payloads[0]};
-  const DispatchOutput cached = sides.cuda.dispatch_cached(payloads, *first.handle, sides.stream);
+  const DispatchOutput cached = sides.cuda.dispatch_cached({payloads}, *first.handle, sides.stream);
   expect_same(sides, second, expected);
   expect_same(sides, cached.payloads[0], expected.payloads[1], "cached payload 0");
   expect_same(sides, cached.payloads[1], expected.payloads[0], "cached payload 1");
@@ -174,8 +174,8 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
       // Any earlier result must be as it was, and so must its route.
       const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
       if (call % 4 == 3) {
-        const DispatchOutput cached = sides.cuda.dispatch_cached(
-            std::vector<Tensor>{inputs_up[j].payloads[1]}, *live[j].handle, sides.stream);
+        const DispatchOutput cached =
+            sides.cuda.dispatch_cached({{inputs_up[j].payloads[1]}}, *live[j].handle, sides.stream);
         if (call % 64 == 3) {
           expect_same(sides, cached.payloads[0], expected[j].payloads[1], "cached");
         }
@@ -232,8 +232,8 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
           expect_same(sides, live[i], expected[i]);
         }
       } else if (call % 5 == 3) {
-        const DispatchOutput cached = sides.cuda.dispatch_cached(
-            std::vector<Tensor>{inputs[i].payloads[1]}, *live[i].handle, sides.stream);
+        const DispatchOutput cached =
+            sides.cuda.dispatch_cached({{inputs[i].payloads[1]}}, *live[i].handle, sides.stream);
         if (is_seen) {
           expect_same(sides, cached.payloads[0], expected[i].payloads[1], "cached");
         }

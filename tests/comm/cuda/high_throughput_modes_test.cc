@@ -130,7 +130,8 @@ TEST_P(HighThroughputCuda, HostsHearTogetherOfRowsWithoutRoom) {
       const std::string reason = ", expected at most 5";
       expect_contains(comm_error_of([&] { sides.cuda.dispatch(request, sides.stream); }), reason);
       expect_contains(comm_error_of([&] {
-                        sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+                        sides.cuda.dispatch_cached({request.payloads}, *output.handle,
+                                                   sides.stream);
                       }),
                       reason);
       gpu.barrier("all have seen it");
@@ -285,9 +286,9 @@ TEST_P(HighThroughputCuda, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
     const RankInput in = make_input(p, host.rank());
     const DispatchInput request = sides.up({{in.x}, in.ids, {}, 1, {}});
     const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
-    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    sides.cuda.dispatch_cached({request.payloads}, *output.handle, sides.stream);
     const Traffic before = gpu.traffic();
-    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    sides.cuda.dispatch_cached({request.payloads}, *output.handle, sides.stream);
     const Traffic after = gpu.traffic();
     const TransportStatistics sent = expected_sent(p, in, gpu.topology());
     const TransportStatistics counted = sides.cuda.statistics();
@@ -341,7 +342,7 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
     const int64_t row_bytes = p.hidden * 2 + 8 + 8 * p.topk + 4;
     EXPECT_EQ(sent() - before, away * row_bytes);
     before = sent();
-    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    sides.cuda.dispatch_cached({request.payloads}, *output.handle, sides.stream);
     EXPECT_EQ(sent() - before, away * (p.hidden * 2 + 8));
     before = sent();
     sides.cuda.combine(rows, *output.handle, sides.stream);

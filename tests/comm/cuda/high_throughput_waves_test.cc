@@ -61,7 +61,7 @@ void check_waves(const RankInput& in, Sides& sides) {
     expect_output(sides, output, expected);
     // The route of a dispatch in waves may be used again.
     const DispatchOutput cached =
-        sides.cuda.dispatch_cached(request_up.payloads, *output.handle, sides.stream);
+        sides.cuda.dispatch_cached({request_up.payloads}, *output.handle, sides.stream);
     expect_same(sides, cached.payloads[0], expected.payloads[0], "cached payload");
     expect_sums(sides, output, expected);
   }

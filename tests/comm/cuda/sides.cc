@@ -49,6 +49,7 @@ void expect_same(const Sides& sides, const DispatchOutput& actual, const Dispatc
     expect_same(sides, actual.handle->source_token(), expected.handle->source_token(),
                 "source_token");
     expect_same(sides, actual.handle->source_rank(), expected.handle->source_rank(), "source_rank");
+    expect_same(sides, actual.handle->rank_prefix(), expected.handle->rank_prefix(), "rank_prefix");
   }
 }
 

@@ -44,6 +44,8 @@ struct Sides {
     }
     result.topk_ids = up(input.topk_ids);
     result.topk_weights = up(input.topk_weights);
+    result.layout.is_token_in_rank = up(input.layout.is_token_in_rank);
+    result.layout.tokens_per_expert = up(input.layout.tokens_per_expert);
     return result;
   }
 

@@ -112,7 +112,7 @@ std::vector<GpuTransfer> HighThroughputOnGpu::transfers() {
     };
     add_dispatch("dispatch", [this, &s] { output_ = transport_.dispatch(s.input, stream_); });
     add_dispatch("dispatch_cached", [this, &s] {
-      output_ = transport_.dispatch_cached(s.input.payloads, *s.handle, stream_);
+      output_ = transport_.dispatch_cached({s.input.payloads}, *s.handle, stream_);
     });
     if (combined_) {
       const auto combine = [this, &s] {

@@ -29,14 +29,14 @@ RowLayout make_layout(const CombineInput& input, const HighThroughputHandle& han
   expect_on(x, Device::cpu(), "x");
   std::vector<int64_t> fields = {row_bytes(x.dtype(), x.dim(1))};
   if (input.topk_weights) {
-    expect_operand(input.topk_weights, {handle.num_rows(), handle.topk}, DType::kF32, Device::cpu(),
-                   "topk_weights");
-    fields.push_back(handle.topk * static_cast<int64_t>(sizeof(float)));
+    const int64_t topk =
+        expect_combine_weights(input, handle.num_rows(), handle.topk, Device::cpu());
+    fields.push_back(topk * static_cast<int64_t>(sizeof(float)));
   }
   for (const Tensor& bias : input.bias) {
     expect_operand(bias, {handle.num_tokens(), x.dim(1)}, x.dtype(), Device::cpu(), "bias");
   }
-  return {std::move(fields), 0, false};
+  return RowLayout(std::move(fields));
 }
 
 }  // namespace
@@ -53,6 +53,7 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
       out_(out_x),
       layout_(make_layout(input, handle)) {
   hidden_ = input_.x.dim(1);
+  topk_ = input_.topk_weights ? input_.topk_weights.dim(1) : 0;
   const Shape shape = {handle_.num_tokens(), hidden_};
   expect_combine_output(out_, input_.first_column, shape, input_.x.dtype());
   if (out_) {
@@ -153,13 +154,11 @@ void CombineTransfer::look_at(std::span<const std::byte* const> blocks) {
 }
 
 bool CombineTransfer::Shown::has_rows_like(const Shown& other) const {
-  return x.dtype() == other.x.dtype() && x.dim(1) == other.x.dim(1) &&
-         weights.defined() == other.weights.defined();
+  return x.dtype() == other.x.dtype() && x.dim(1) == other.x.dim(1) && topk() == other.topk();
 }
 
 std::string CombineTransfer::Shown::describe() const {
-  return fmt::format("rows of {} {} {} weights", x.dim(1), name(x.dtype()),
-                     weights ? "with" : "without");
+  return fmt::format("rows of {} {} with {} weights", x.dim(1), name(x.dtype()), topk());
 }
 
 void CombineTransfer::await_rows() {
@@ -185,7 +184,7 @@ void CombineTransfer::find_copies(const Route& route,
     const int64_t row = handle_.counts.row_begin(source, rank) + index;
     copies.rows.push_back({from.x + row * layout_.field_bytes(0), 1.0f});
     if (from.weights != nullptr) {
-      copies.weights.push_back(from.weights + row * handle_.topk);
+      copies.weights.push_back(from.weights + row * topk_);
     }
   }
 }
@@ -201,9 +200,9 @@ void CombineTransfer::sum_copies(const Copies& copies, std::byte* out, bool past
 }
 
 void CombineTransfer::sum_weights(const Copies& copies, float* out) const {
-  std::fill_n(out, handle_.topk, 0.0f);
+  std::fill_n(out, topk_, 0.0f);
   for (const float* weights : copies.weights) {
-    for (int64_t k = 0; k < handle_.topk; ++k) {
+    for (int64_t k = 0; k < topk_; ++k) {
       out[k] += weights[k];
     }
   }
@@ -223,7 +222,7 @@ void CombineTransfer::post_messages() {
         sum_copies(copies, block.data() + t * layout_.field_bytes(0), false);
         if (input_.topk_weights) {
           auto* weights = reinterpret_cast<float*>(block.data() + layout_.offset(1, rows));
-          sum_weights(copies, weights + t * handle_.topk);
+          sum_weights(copies, weights + t * topk_);
         }
       }
     });
@@ -255,7 +254,7 @@ CombineOutput CombineTransfer::receive() {
   if (input_.topk_weights) {
     output.topk_weights = input_.topk_weights_into
                               ? input_.topk_weights_into
-                              : state_.arena.take({num_tokens, handle_.topk}, DType::kF32);
+                              : state_.arena.take({num_tokens, topk_}, DType::kF32);
   }
   const bool many_nodes = topology.num_nodes() > 1;
   const int64_t row_size = layout_.field_bytes(0);
@@ -266,7 +265,7 @@ CombineOutput CombineTransfer::receive() {
     Copies own;
     Copies total;
     std::vector<std::byte> node_sum(static_cast<size_t>(many_nodes ? row_size : 0));
-    std::vector<float> node_weights(static_cast<size_t>(handle_.topk));
+    std::vector<float> node_weights(static_cast<size_t>(topk_));
     for (int64_t t = begin; t < end; ++t) {
       total.rows.clear();
       total.weights.clear();
@@ -282,7 +281,7 @@ CombineOutput CombineTransfer::receive() {
           if (input_.topk_weights) {
             total.weights.push_back(
                 reinterpret_cast<const float*>(block.data() + layout_.offset(1, rows)) +
-                row * handle_.topk);
+                row * topk_);
           }
           continue;
         }
@@ -303,7 +302,7 @@ CombineOutput CombineTransfer::receive() {
       }
       sum_copies(total, out + t * out_step, past_caches);
       if (output.topk_weights) {
-        sum_weights(total, output.topk_weights.data<float>() + t * handle_.topk);
+        sum_weights(total, output.topk_weights.data<float>() + t * topk_);
       }
     }
     if (past_caches) {

@@ -46,6 +46,7 @@ class CombineTransfer {
   struct Shown {
     Tensor x;
     Tensor weights;  // optional
+    int64_t topk() const { return weights ? weights.dim(1) : 0; }
     bool has_rows_like(const Shown& other) const;
     std::string describe() const;
   };
@@ -71,6 +72,7 @@ class CombineTransfer {
   CombineInput input_;
   Tensor out_;
   int64_t hidden_ = 0;
+  int64_t topk_ = 0;  // of the weights
   RowLayout layout_;
   BankChoice banks_;
   Shown mine_;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/high_throughput/cpu/combine_transfer.h"
 #include "comm/high_throughput/cpu/dispatch_transfer.h"
@@ -26,6 +27,8 @@ auto halves_of(const auto& transfer) {
 }  // namespace
 
 CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std::move(p)) {
+  rank_ids.resize(static_cast<size_t>(topology().size) + 1);
+  std::iota(rank_ids.begin(), rank_ids.end(), 0);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     rank_of.push_back(placement.rank_of(e));
     node_of.push_back(topology().node_of(placement.rank_of(e)));
@@ -35,7 +38,7 @@ CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std
 DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) const {
   expect_ids(topk_ids, placement.num_experts());
   const Topology& topology = group.topology();
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   const int64_t num_tokens = topk_ids.dim(0);
   const Route ranks = make_route(ids, num_tokens, topk_ids.dim(1), rank_of, 0, topology.size);
   const Route nodes =
@@ -72,12 +75,12 @@ Pending<DispatchOutput> CpuHighThroughput::dispatch_async(const DispatchInput& i
   return halves_of(std::make_shared<DispatchTransfer>(*this, input, stream));
 }
 
-DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloads,
-                                                  const DispatchHandle& handle,
-                                                  const Stream& stream) {
-  DispatchTransfer transfer(*this, payloads, own_handle(handle), stream);
-  transfer.finish();
-  return transfer.receive();
+Pending<DispatchOutput> CpuHighThroughput::dispatch_cached_async(const CachedDispatchInput& input,
+                                                                 const DispatchHandle& handle,
+                                                                 const Stream& stream) {
+  stream.wait(input.previous);
+  return halves_of(
+      std::make_shared<DispatchTransfer>(*this, input.payloads, own_handle(handle), stream));
 }
 
 Pending<CombineOutput> CpuHighThroughput::combine_async(const Combine& call) {
@@ -89,6 +92,13 @@ Pending<CombineOutput> CpuHighThroughput::combine_async(const Combine& call) {
 std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,
                                                                 ExpertPlacement placement) {
   return std::make_unique<CpuHighThroughput>(group, std::move(placement));
+}
+
+Tensor HighThroughputHandle::rank_prefix() const {
+  const std::vector<int32_t> prefix = counts.rank_prefix();
+  const Tensor t = Tensor::empty({counts.num_ranks, counts.num_ranks}, DType::kI32);
+  std::copy(prefix.begin(), prefix.end(), t.data<int32_t>());
+  return t;
 }
 
 Tensor HighThroughputHandle::source_rank() const {

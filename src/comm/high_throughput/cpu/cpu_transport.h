@@ -39,6 +39,7 @@ struct HighThroughputHandle final : DispatchHandle {
   int64_t most_rows() const override { return counts.most_rows(); }
   Tensor source_rank() const override;
   Tensor source_token() const override { return tokens; }
+  Tensor rank_prefix() const override;
 };
 
 struct CpuHighThroughput final : HighThroughput::State {
@@ -46,9 +47,9 @@ struct CpuHighThroughput final : HighThroughput::State {
 
   DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
-  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
-                                 const DispatchHandle& handle,
-                                 const Stream& stream) override;
+  Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
+                                                const DispatchHandle& handle,
+                                                const Stream& stream) override;
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
@@ -57,8 +58,9 @@ struct CpuHighThroughput final : HighThroughput::State {
   void trim() override { arena.trim({}); }
   int64_t bytes() const override { return receive_banks.bytes() + combine_banks.bytes(); }
 
-  std::vector<int> rank_of;  // by expert
-  std::vector<int> node_of;  // by expert
+  std::vector<int> rank_of;   // by expert
+  std::vector<int> node_of;   // by expert
+  std::vector<int> rank_ids;  // 0 to R
   BankPool receive_banks;
   BankPool combine_banks;
   comm::DeviceArena arena{Device::cpu()};  // results that lie in no bank
@@ -67,6 +69,11 @@ struct CpuHighThroughput final : HighThroughput::State {
   const Topology& topology() const { return group.topology(); }
   int rank() const { return group.rank(); }
   int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
+  // The ranks of this node, and the one after them.
+  std::span<const int> node_ranks() const {
+    return std::span(rank_ids).subspan(static_cast<size_t>(first_rank()),
+                                       static_cast<size_t>(node_size()) + 1);
+  }
   int node_size() const { return topology().node_size(topology().node()); }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "comm/group/stream_copy.h"
 #include "comm/routing/payloads.h"
@@ -18,13 +19,13 @@ constexpr std::string_view kOp = "dispatch";
 constexpr int64_t kTokensPerTask = 16;
 constexpr int64_t kMinStreamedRow = 1024;  // shorter rows are mostly parts of cache lines
 
-RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
-  expect_ids(input.topk_ids, num_experts);
-  expect_ge(input.topk_ids.dim(1), 1, "topk");
-  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, Device::cpu(),
-                 "topk_weights");
-  return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
-          input.topk_weights.defined()};
+RowLayout make_layout(const DispatchInput& input, const CpuHighThroughput& state) {
+  expect_routing(input, state.placement, state.group);
+  if (input.topk_ids) {
+    expect_ids(input.topk_ids, state.placement.num_experts());
+  }
+  return {payload_row_bytes(input.payloads, num_tokens_of(input)),
+          routing_of(input, state.topology())};
 }
 
 }  // namespace
@@ -37,35 +38,51 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
       payloads_(input.payloads),
       ids_(input.topk_ids),
       weights_(input.topk_weights),
+      routing_(input.layout),
       expert_alignment_(input.expert_alignment),
-      layout_(make_layout(input, state.placement.num_experts())),
+      layout_(make_layout(input, state)),
       made_(std::make_shared<HighThroughputHandle>()) {
   const Topology& topology = state_.topology();
-  const auto* ids = ids_.data<int32_t>();
-  const int64_t num_tokens = ids_.dim(0);
+  const int64_t num_tokens = num_tokens_of(input);
   HighThroughputHandle& handle = *made_;
   handle_ = &handle;
   handle.rank = state_.rank();
-  handle.topk = ids_.dim(1);
+  handle.topk = topk_of(input);
   handle.has_weights = weights_.defined();
-  const Route to_all = make_route(ids, num_tokens, handle.topk, state_.rank_of, 0, topology.size);
-  handle.to_ranks = topology.num_nodes() == 1
-                        ? to_all
-                        : make_route(ids, num_tokens, handle.topk, state_.rank_of,
-                                     state_.first_rank(), state_.node_size());
-  handle.to_nodes =
-      make_route(ids, num_tokens, handle.topk, state_.node_of, 0, topology.num_nodes());
+  Rows own = own_rows();
+  own.ids = has_layout(input) ? Ids() : own.ids;
+  const std::span<const int> all_ranks = state_.rank_ids;
+  const Route to_all = find_route(own, num_tokens, state_.rank_of, all_ranks, 0);
+  handle.to_ranks =
+      topology.num_nodes() == 1
+          ? to_all
+          : find_route(own, num_tokens, state_.rank_of, state_.node_ranks(), state_.first_rank());
+  std::vector<int> node_begin = topology.node_begin;
+  node_begin.resize(static_cast<size_t>(topology.num_nodes()) + 1, topology.size);
+  handle.to_nodes = find_route(own, num_tokens, state_.node_of, node_begin, 0);
 
   Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, to_all.copies,
               handle.to_nodes.copies};
   mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
+  int64_t selections = to_all.selections;
+  if (has_layout(input)) {
+    const auto* of_expert = routing_.tokens_per_expert.data<int32_t>();
+    selections =
+        std::accumulate(of_expert, of_expert + routing_.tokens_per_expert.numel(), int64_t{0});
+    if (!ids_) {
+      mine.selections.assign(of_expert, of_expert + routing_.tokens_per_expert.numel());
+    }
+  }
   const std::vector<Notice> notices = exchange_notices(state_.group, "dispatch counts", mine);
+  if (!ids_) {
+    expert_counts_ = count_selections(notices, state_.placement, handle.rank, expert_alignment_);
+  }
   handle.counts = make_counts(notices, topology.num_nodes());
   banks_ =
       choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
 
   TransportStatistics& statistics = state_.sent;
-  statistics.selections += to_all.selections;
+  statistics.selections += selections;
   for (const int64_t copies : to_all.copies) {
     statistics.copies += copies;
   }
@@ -83,7 +100,7 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
     : state_(state),
       stream_(stream),
       payloads_(payloads.begin(), payloads.end()),
-      layout_(payload_row_bytes(payloads, handle.num_tokens()), 0, false),
+      layout_(payload_row_bytes(payloads, handle.num_tokens())),
       handle_(&handle) {
   Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, {}, {}};
   mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
@@ -91,6 +108,16 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
   banks_ =
       choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
   send();
+}
+
+Route DispatchTransfer::find_route(const Rows& rows,
+                                   int64_t num_tokens,
+                                   std::span<const int> destination_of,
+                                   std::span<const int> rank_begin,
+                                   int first) const {
+  return rows.ids ? make_route(rows.ids, num_tokens, handle_->topk, destination_of, first,
+                               static_cast<int>(rank_begin.size()) - 1)
+                  : make_route(rows.is_in, num_tokens, state_.group.size(), rank_begin, first);
 }
 
 // When it returns, the rows for this node stand in their banks.  It tells their destinations so
@@ -108,7 +135,8 @@ DispatchTransfer::Rows DispatchTransfer::own_rows() const {
   for (const Tensor& payload : payloads_) {
     rows.payloads.push_back(payload.bytes());
   }
-  rows.ids = ids_ ? ids_.data<int32_t>() : nullptr;
+  rows.ids = Ids::of(ids_);
+  rows.is_in = static_cast<const bool*>(routing_.is_token_in_rank.raw());
   rows.weights = weights_ ? weights_.data<float>() : nullptr;
   return rows;
 }
@@ -121,7 +149,11 @@ DispatchTransfer::Rows DispatchTransfer::message_rows(const std::byte* block,
   }
   const auto at = [&](int field) { return block + layout_.offset(field, num_rows); };
   if (layout_.has_routing()) {
-    rows.ids = reinterpret_cast<const int32_t*>(at(layout_.ids_field()));
+    if (ids_) {
+      rows.ids = {reinterpret_cast<const int32_t*>(at(layout_.ids_field())), words_per_id()};
+    } else {
+      rows.is_in = reinterpret_cast<const bool*>(at(layout_.ids_field()));
+    }
     rows.tokens = reinterpret_cast<const int32_t*>(at(layout_.token_field()));
     if (layout_.has_weights()) {
       rows.weights = reinterpret_cast<const float*>(at(layout_.weights_field()));
@@ -166,7 +198,9 @@ void DispatchTransfer::post_messages() {
         }
         if (layout_.has_routing()) {
           const auto token = static_cast<int32_t>(t);
-          put(layout_.ids_field(), row, rows.ids + t * handle_->topk);
+          put(layout_.ids_field(), row,
+              ids_ ? static_cast<const void*>(rows.ids.from(t * handle_->topk).words)
+                   : rows.is_in + t * topology.size);
           put(layout_.token_field(), row, &token);
         }
         if (layout_.has_weights()) {
@@ -243,14 +277,14 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
         if (!layout_.has_routing()) {
           continue;
         }
-        auto* ids = reinterpret_cast<int32_t*>(place(layout_.ids_field()));
+        const IdsOut ids{reinterpret_cast<int32_t*>(place(layout_.ids_field())), words_per_id()};
         auto* weights = layout_.has_weights()
                             ? reinterpret_cast<float*>(place(layout_.weights_field()))
                             : nullptr;
         for (int64_t k = 0; k < topk; ++k) {
           const int32_t id = rows.ids[t * topk + k];
           const bool is_here = id >= 0 && state_.rank_of[static_cast<size_t>(id)] == rank;
-          ids[k] = is_here ? static_cast<int32_t>(state_.placement.local_index(id)) : -1;
+          ids.set(k, is_here ? static_cast<int32_t>(state_.placement.local_index(id)) : -1);
           if (weights != nullptr) {
             weights[k] = is_here ? rows.weights[t * topk + k] : 0.0f;
           }
@@ -273,8 +307,8 @@ void DispatchTransfer::finish() {
       const int64_t num_rows = handle_->counts.sent_to_node(source, state_.topology().node());
       const Rows rows = message_rows(incoming_[i].data(), num_rows);
       if (made_) {
-        made_->relays[i].route = make_route(rows.ids, num_rows, handle_->topk, state_.rank_of,
-                                            state_.first_rank(), state_.node_size());
+        made_->relays[i].route =
+            find_route(rows, num_rows, state_.rank_of, state_.node_ranks(), state_.first_rank());
       }
       store(rows, handle_->relays[i].route, source);
     }
@@ -306,30 +340,37 @@ DispatchOutput DispatchTransfer::receive() {
   if (!made_) {
     return output;
   }
-  const Shape slots = {rows, handle_->topk};
-  output.topk_ids = field(layout_.ids_field(), DType::kI32, slots);
+  made_->tokens = field(layout_.token_field(), DType::kI32, {rows});
+  output.handle = made_;
+  if (ids_) {
+    receive_ids(output);
+  }
+  const Tensor counts =
+      state_.arena.take({static_cast<int64_t>(expert_counts_.size())}, DType::kI32);
+  std::transform(expert_counts_.begin(), expert_counts_.end(), counts.data<int32_t>(),
+                 [](int64_t count) { return static_cast<int32_t>(count); });
+  output.expert_num_tokens = counts;
+  output.expert_counts = expert_counts_;
+  return output;
+}
+
+void DispatchTransfer::receive_ids(DispatchOutput& output) {
+  const Shape slots = {handle_->num_rows(), handle_->topk};
+  output.topk_ids = field(layout_.ids_field(), ids_.dtype(), slots);
   if (layout_.has_weights()) {
     output.topk_weights = field(layout_.weights_field(), DType::kF32, slots);
   }
-  made_->tokens = field(layout_.token_field(), DType::kI32, {rows});
-
-  const Tensor counts = state_.arena.take({state_.placement.num_local(state_.rank())}, DType::kI32);
-  auto* count = counts.data<int32_t>();
-  std::fill_n(count, counts.numel(), 0);
-  const auto* ids = output.topk_ids.data<int32_t>();
+  expert_counts_.assign(static_cast<size_t>(state_.placement.num_local(state_.rank())), 0);
+  const Ids ids = Ids::of(output.topk_ids);
   const int64_t num_slots = slots.numel();
   for (int64_t i = 0; i < num_slots; ++i) {
     if (ids[i] >= 0) {
-      ++count[ids[i]];
+      ++expert_counts_[static_cast<size_t>(ids[i])];
     }
   }
-  const auto alignment = static_cast<int32_t>(expert_alignment_);
-  for (int64_t l = 0; l < counts.numel(); ++l) {
-    count[l] = (count[l] + alignment - 1) / alignment * alignment;
+  for (int64_t& count : expert_counts_) {
+    count = (count + expert_alignment_ - 1) / expert_alignment_ * expert_alignment_;
   }
-  output.expert_num_tokens = counts;
-  output.handle = made_;
-  return output;
 }
 
 }  // namespace moebius

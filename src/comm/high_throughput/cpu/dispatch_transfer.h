@@ -37,16 +37,24 @@ class DispatchTransfer {
   // Rows to be stored: field by field, a row per token.
   struct Rows {
     std::vector<const std::byte*> payloads;
-    const int32_t* ids = nullptr;     // [n, K] global; null along a known route
+    Ids ids;                          // [n, K] global; none along a known route
+    const bool* is_in = nullptr;      // [n, R]: where rows without ids go; null along a known route
     const float* weights = nullptr;   // [n, K] or null
     const int32_t* tokens = nullptr;  // [n]; null: 0, 1, 2, ...
   };
 
   Rows own_rows() const;
   Rows message_rows(const std::byte* block, int64_t num_rows) const;
+  Route find_route(const Rows& rows,
+                   int64_t num_tokens,
+                   std::span<const int> destination_of,
+                   std::span<const int> rank_begin,
+                   int first) const;
   void send();
   void post_messages();
   void store(const Rows& rows, const Route& route, int source);
+  int words_per_id() const { return Ids::of(ids_).words_per_id; }
+  void receive_ids(DispatchOutput& output);
   Tensor field(int index, DType dtype, const Shape& shape) const;
 
   CpuHighThroughput& state_;
@@ -54,6 +62,8 @@ class DispatchTransfer {
   std::vector<Tensor> payloads_;
   Tensor ids_;
   Tensor weights_;
+  DispatchLayout routing_;              // the caller's, if given
+  std::vector<int64_t> expert_counts_;  // if they have come with the notices
   int64_t expert_alignment_ = 1;
   RowLayout layout_;
   std::shared_ptr<HighThroughputHandle> made_;    // null along a known route

@@ -21,7 +21,7 @@ struct Block {
 
   __device__ int rank() const { return args.signals.rank; }
   __device__ int num_ranks() const { return args.signals.num_ranks; }
-  __device__ bool is_cached() const { return args.topk == 0; }
+  __device__ bool is_cached() const { return args.is_cached; }
   __device__ int warp() const { return static_cast<int>(threadIdx.x) / kWarp; }
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ SignalOp op() const {

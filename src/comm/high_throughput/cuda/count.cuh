@@ -22,7 +22,7 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
     int32_t rank_of[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      ids[i] = first + i < args.topk ? __ldg(args.ids + token * args.topk + first + i) : -1;
+      ids[i] = first + i < args.topk ? args.ids[token * args.topk + first + i] : -1;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -44,6 +44,17 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
   return ranks;
 }
 
+// The same where the caller has found them.
+__device__ inline uint64_t given_ranks_of(const Block& block, int64_t token) {
+  const bool* is_in = block.args.is_in + token * block.num_ranks();
+  uint64_t ranks = 0;
+#pragma unroll 8
+  for (int r = 0; r < block.num_ranks(); ++r) {
+    ranks |= static_cast<uint64_t>(is_in[r]) << r;
+  }
+  return ranks;
+}
+
 // Notes the wave of each of a token's copies, which follows from its first expert there.
 __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ranks) {
   const DispatchArgs& args = block.args;
@@ -53,12 +64,12 @@ __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ra
     int32_t first = args.num_experts;
 #pragma unroll 8
     for (int k = 0; k < args.topk; ++k) {
-      const int32_t id = __ldg(args.ids + token * args.topk + k);
+      const int32_t id = args.ids[token * args.topk + k];
       if (id >= 0 && id < args.num_experts && __ldg(args.rank_of + id) == rank) {
         first = min(first, __ldg(args.local_of + id));
       }
     }
-    const int wave = 1 + first / args.experts_per_wave;
+    const int wave = min(1 + first / args.experts_per_wave, kWaves - 1);
     args.wave_of[token * block.num_ranks() + rank] = static_cast<uint8_t>(wave);
     waves |= 1u << wave;
   }
@@ -84,7 +95,9 @@ __device__ inline void count_copies(const Block& block) {
   uint32_t* own_counts = warp_counts + block.warp() * num_ranks;
   for (int64_t first = block.begin; first < block.end; first += threads) {
     const int64_t token = first + thread;
-    const uint64_t ranks = token < block.end ? ranks_of(block, token) : 0;
+    const uint64_t ranks = token >= block.end      ? 0
+                           : args.is_in != nullptr ? given_ranks_of(block, token)
+                                                   : ranks_of(block, token);
     if (args.early_rows != 0 && token < block.end) {
       note_waves(block, token, ranks);
     }
@@ -148,7 +161,9 @@ __device__ inline void send_notices(const Block& block) {
     }
     __syncthreads();
     for (int i = thread; i < num_counts; i += threads) {
-      const uint32_t sum = sum_block_counts(args, num_counts, i, gridDim.x);
+      const uint32_t sum = i >= num_ranks && args.is_in != nullptr
+                               ? static_cast<uint32_t>(args.selections_of[i - num_ranks])
+                               : sum_block_counts(args, num_counts, i, gridDim.x);
       if (i < num_ranks) {
         block.running()[i] = sum;
       } else {
@@ -283,9 +298,40 @@ __device__ inline bool goes_in_waves(const Block& block) {
   return is_agreed && most >= wanted && most <= block.args.most_early_rows;
 }
 
+// The rows of a local expert from all ranks, rounded up to the alignment, when all have told.
+// Returns false when the kernel must end.
+__device__ inline bool await_expert_rows(const Block& block, int local, uint32_t& rows) {
+  const DispatchArgs& args = block.args;
+  rows = 0;
+  for (int s = 0; s < block.num_ranks(); ++s) {
+    uint64_t seen;
+    if (!await_signal(args.signals, SignalOp::kDispatchCounts, block.epoch, s,
+                      block.notice_word(block.rank(), s, block.num_notice_words() + local),
+                      &seen)) {
+      return false;
+    }
+    rows += signal_value(seen);
+  }
+  const auto alignment = static_cast<uint32_t>(args.expert_alignment);
+  rows = (rows + alignment - 1) / alignment * alignment;
+  return true;
+}
+
 __device__ inline void tell_host(const Block& block, Stop stop) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
+  if (args.host_experts != nullptr && stop == kGo) {
+    bool ok = true;
+    for (int l = static_cast<int>(threadIdx.x); l < args.num_local && ok;
+         l += static_cast<int>(blockDim.x)) {
+      uint32_t rows;
+      ok = await_expert_rows(block, l, rows);
+      args.host_experts[l] = rows;
+    }
+    if (__syncthreads_and(ok) == 0) {
+      return;  // the host finds the fault
+    }
+  }
   for (int i = static_cast<int>(threadIdx.x); i < num_ranks * num_ranks;
        i += static_cast<int>(blockDim.x)) {
     args.host->copies[i] = block.notice(i / num_ranks)[ControlLayout::kCopies + i % num_ranks];

@@ -53,15 +53,15 @@ Tensor CudaHandle::source_rank() const {
 
 CudaHighThroughput::CudaHighThroughput(Group& g,
                                        ExpertPlacement p,
-                                       const DispatchConfig& dispatch_config,
-                                       const DispatchConfig& combine_config)
+                                       const DispatchConfig& for_dispatch,
+                                       const DispatchConfig& for_combine)
     : CudaHighThroughputBase(g, std::move(p)),
-      dispatch_config_(dispatch_config),
-      combine_config_(combine_config) {
+      dispatch_config_(for_dispatch),
+      combine_config_(for_combine) {
   const int num_ranks = group.size();
   // The blocks of a call wait for each other, so all of them must be resident.
-  for (const DispatchConfig* config : {&dispatch_config, &combine_config}) {
-    expect_le(config->num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+  for (const DispatchConfig* config : {&for_dispatch, &for_combine}) {
+    expect_sms(*config);
   }
   load_kernels();
   control_layout_.num_ranks = num_ranks;
@@ -69,12 +69,12 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
     control_layout_.max_local_experts =
         std::max(control_layout_.max_local_experts, static_cast<int>(placement.num_local(r)));
   }
-  block_counts_ = Tensor::empty({dispatch_config.num_sms, num_ranks + placement.num_experts()},
+  block_counts_ = Tensor::empty({cuda::num_sms(device_.index), num_ranks + placement.num_experts()},
                                 DType::kI32, device_);
   bank_table_ = Tensor::zeros({kMaxBanks, num_ranks}, DType::kI64, device_);
   state_ = Tensor::zeros({static_cast<int64_t>(sizeof(CallState))}, DType::kU8, device_);
-  mapped_ = cuda::MappedMemory(kHostCountsOffset + static_cast<int64_t>(sizeof(HostCounts)),
-                               device_.index);
+  mapped_ = cuda::MappedMemory(
+      kHostExpertsOffset + num_local_ * static_cast<int64_t>(sizeof(uint32_t)), device_.index);
   control_ = group.make_window("high throughput control", control_layout_.bytes());
   signals_.rank = group.rank();
   signals_.num_ranks = num_ranks;
@@ -95,6 +95,19 @@ CudaHighThroughput::~CudaHighThroughput() {
     std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
   }
   await_last_work(*last_stream_);
+}
+
+void CudaHighThroughput::expect_sms(const DispatchConfig& config) const {
+  expect_le(config.num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+}
+
+void CudaHighThroughput::set_configs(const DispatchConfig& for_dispatch,
+                                     const DispatchConfig& for_combine) {
+  expect_sms(for_dispatch);
+  expect_sms(for_combine);
+  settle();  // a call that is launched again must have the blocks that it was planned for
+  dispatch_config_ = for_dispatch;
+  combine_config_ = for_combine;
 }
 
 void CudaHighThroughput::load_kernels() {
@@ -186,14 +199,14 @@ TransportStatistics CudaHighThroughput::statistics() const {
 std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
     Group& group,
     ExpertPlacement placement,
-    const DispatchConfig& dispatch_config,
-    const DispatchConfig& combine_config) {
+    const DispatchConfig& for_dispatch,
+    const DispatchConfig& for_combine) {
   if (group.topology().num_nodes() > 1) {
-    return std::make_unique<CudaNodesHighThroughput>(group, std::move(placement), dispatch_config,
-                                                     combine_config);
+    return std::make_unique<CudaNodesHighThroughput>(group, std::move(placement), for_dispatch,
+                                                     for_combine);
   }
-  return std::make_unique<CudaHighThroughput>(group, std::move(placement), dispatch_config,
-                                              combine_config);
+  return std::make_unique<CudaHighThroughput>(group, std::move(placement), for_dispatch,
+                                              for_combine);
 }
 
 }  // namespace moebius::comm

@@ -9,6 +9,7 @@
 // host does not know yet is *unsettled*; it is settled before the next call is launched.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,6 +41,11 @@ inline int64_t copies_to(std::span<const uint32_t> counts, int num_ranks, int de
   return rows;
 }
 
+// The most copies of a token that go to other ranks; topk 0 stands for any number of experts.
+inline int64_t most_copies(int64_t topk, int num_ranks) {
+  return topk > 0 ? std::min<int64_t>(topk, num_ranks - 1) : num_ranks - 1;
+}
+
 struct CudaHandle final : DispatchHandle {
   int rank = 0;
   int num_ranks = 1;
@@ -58,12 +64,14 @@ struct CudaHandle final : DispatchHandle {
   Tensor copies;              // i32 [R, R], as counts
   Tensor expert_num_tokens;   // i32 [L]
   Tensor num_rows_on_device;  // i32 [1]
+  Tensor prefix;              // i32 [R, R]
 
   int64_t num_tokens() const override { return tokens; }
   int64_t num_rows() const override { return rows; }
   int64_t most_rows() const override;
   Tensor source_rank() const override;
   Tensor source_token() const override { return source_tokens; }
+  Tensor rank_prefix() const override { return prefix; }
 };
 
 class CudaHighThroughput final : public CudaHighThroughputBase {
@@ -71,14 +79,15 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   // Collective.
   CudaHighThroughput(Group& group,
                      ExpertPlacement placement,
-                     const DispatchConfig& dispatch_config,
-                     const DispatchConfig& combine_config);
+                     const DispatchConfig& for_dispatch,
+                     const DispatchConfig& for_combine);
   ~CudaHighThroughput() override;
 
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
-  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
-                                 const DispatchHandle& handle,
-                                 const Stream& stream) override;
+  Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
+                                                const DispatchHandle& handle,
+                                                const Stream& stream) override;
+  void set_configs(const DispatchConfig& for_dispatch, const DispatchConfig& for_combine) override;
   Pending<CombineOutput> combine_async(const Combine& call) override;
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
@@ -94,9 +103,11 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     Stream stream;
     int64_t capacity = 0;
     int64_t combine_row_bytes = 0;
+    DType id_dtype = DType::kI32;
     DispatchArgs args{};
-    std::vector<uint32_t> counts = {};      // as in the handle; known when settled
-    std::shared_ptr<CudaHandle> made = {};  // null along a known route
+    std::vector<uint32_t> counts = {};        // as in the handle; known when settled
+    std::vector<int64_t> expert_counts = {};  // likewise, where they are asked for
+    std::shared_ptr<CudaHandle> made = {};    // null along a known route
     int64_t bank = BankPool::kNone;
     std::shared_ptr<void> lease = nullptr;
     Event event = {};
@@ -109,6 +120,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   };
 
   void load_kernels();
+  void expect_sms(const DispatchConfig& config) const;
   // Why the host of a rank has given up; nothing when no news comes.
   std::optional<CommError> told_by_hosts() const;
   void order_after_last(const Stream& stream);
@@ -167,7 +179,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   Tensor bank_table_;          // u64 [kMaxBanks, R]
   Tensor block_counts_;        // i32 [blocks, R + E]
   Tensor state_;               // CallState
-  cuda::MappedMemory mapped_;  // FaultRecord, then HostCounts
+  cuda::MappedMemory mapped_;  // see kHostCountsOffset
   SignalContext signals_;
   uint32_t tag_ = 0;
   std::shared_ptr<Transfer> unsettled_;
@@ -185,6 +197,8 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
 // The handle of an object of this class.  Throws InvalidArgument for another kind.
 const CudaHandle& own_cuda_handle(const DispatchHandle& handle);
 
-inline constexpr int64_t kHostCountsOffset = 256;  // in mapped memory, after the FaultRecord
+// In mapped memory, after the FaultRecord: HostCounts, then the rows of each expert.
+inline constexpr int64_t kHostCountsOffset = 256;
+inline constexpr int64_t kHostExpertsOffset = kHostCountsOffset + int64_t{sizeof(HostCounts)};
 
 }  // namespace moebius::comm

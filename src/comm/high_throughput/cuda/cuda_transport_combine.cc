@@ -15,7 +15,8 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
     check();
   }
   const Tensor& x = input.x;
-  expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
+  const int64_t topk =
+      expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
   CombineArgs args{};
   args.dtype = x.dtype();
   const Shape shape = {handle.tokens, x.dim(1)};
@@ -24,14 +25,14 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   args.row_bytes = static_cast<uint32_t>(bytes_of_row);
   args.out_step = out_x ? row_bytes(x.dtype(), out_x.dim(1)) : bytes_of_row;
   args.rows_per_chunk = chunk_rows(bytes_of_row);
-  int64_t slots = handle.most_tokens * std::min<int64_t>(handle.topk, num_ranks - 1);
+  int64_t slots = handle.most_tokens * most_copies(handle.topk, num_ranks);
   if (handle.counts_on_host) {
     slots = 0;
     for (int r = 0; r < num_ranks; ++r) {
       slots = std::max<int64_t>(slots, combine_slots(handle.counts.data(), num_ranks, r));
     }
   }
-  reserve_slots(slots, bytes_of_row, input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0,
+  reserve_slots(slots, bytes_of_row, row_bytes(DType::kF32, topk),
                 /*may_be_recorded=*/!handle.counts_on_host);
 
   CombineOutput output;
@@ -39,7 +40,7 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   if (input.topk_weights) {
     output.topk_weights = input.topk_weights_into
                               ? input.topk_weights_into
-                              : arena_.take({handle.tokens, handle.topk}, DType::kF32);
+                              : arena_.take({handle.tokens, topk}, DType::kF32);
   }
   args.signals = signals_;
   args.control_layout = control_layout_;
@@ -52,7 +53,7 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   args.copies = reinterpret_cast<const uint32_t*>(handle.copies.raw());
   args.index = handle.index.data<int32_t>();
   args.num_tokens = handle.tokens;
-  args.topk = static_cast<int>(handle.topk);
+  args.topk = static_cast<int>(topk);
   args.x = x.bytes();
   const int64_t first_byte = row_bytes(x.dtype(), input.first_column);
   args.out = output.x.bytes() + first_byte;
@@ -91,8 +92,7 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
       "combine kernel");
   output.event = record(stream);
   if (handle.counts_on_host) {
-    const int64_t bytes =
-        bytes_of_row + (input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0);
+    const int64_t bytes = bytes_of_row + (row_bytes(DType::kF32, topk));
     for (int owner = 0; owner < num_ranks; ++owner) {
       group.count_traffic(owner,
                           copies_between(handle.counts, num_ranks, owner, handle.rank) * bytes);

@@ -43,6 +43,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
   args.banks = reinterpret_cast<std::byte* const*>(bank_table_.raw());
   args.state = static_cast<CallState*>(state_.raw());
   args.num_tokens = num_tokens;
+  args.is_cached = transfer.made == nullptr;
   args.num_experts = num_experts_;
   args.rank_of = rank_of_.data<int32_t>();
   args.local_of = local_of_.data<int32_t>();
@@ -85,7 +86,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
 // A rank that has too many tokens for waves asks for none, and then no rank sends in waves.
 void CudaHighThroughput::set_waves(Transfer& transfer, const DispatchInput& input) {
   DispatchArgs& args = transfer.args;
-  if (input.early_rows == 0 ||
+  if (input.early_rows == 0 || !input.topk_ids ||
       args.num_tokens > most_tokens_in_waves(dispatch_config_.num_sms, args.shared.warps)) {
     return;
   }
@@ -221,6 +222,10 @@ void CudaHighThroughput::read_counts(Transfer& transfer) const {
     transfer.counts.assign(counts->copies, counts->copies + int64_t{group.size()} * group.size());
     transfer.epoch = counts->epoch;
     transfer.is_in_waves = counts->in_waves != 0;
+    if (transfer.args.host_experts != nullptr) {
+      const auto* experts = reinterpret_cast<const uint32_t*>(mapped_.host() + kHostExpertsOffset);
+      transfer.expert_counts.assign(experts, experts + num_local_);
+    }
   }
 }
 
@@ -279,7 +284,7 @@ int64_t CudaHighThroughput::agree_on_room(const Transfer& transfer, int64_t num_
   }
   if (most.combine_row_bytes > 0) {
     const int64_t topk = transfer.args.topk;
-    reserve_slots(most.tokens * std::min<int64_t>(topk, group.size() - 1), most.combine_row_bytes,
+    reserve_slots(most.tokens * most_copies(topk, group.size()), most.combine_row_bytes,
                   transfer.layout.has_weights() ? row_bytes(DType::kF32, topk) : 0,
                   /*may_be_recorded=*/true);
   }
@@ -307,8 +312,8 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
     check();
   }
   expect_dispatch(input, stream);
-  const int64_t num_tokens = input.topk_ids.dim(0);
-  const int64_t topk = input.topk_ids.dim(1);
+  const int64_t num_tokens = num_tokens_of(input);
+  const int64_t topk = topk_of(input);
   auto handle = std::make_shared<CudaHandle>();
   handle->rank = group.rank();
   handle->num_ranks = group.size();
@@ -320,34 +325,43 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
   handle->copies = arena_.take({group.size(), group.size()}, DType::kI32);
   handle->expert_num_tokens = arena_.take({num_local_}, DType::kI32);
   handle->num_rows_on_device = arena_.take({1}, DType::kI32);
+  handle->prefix = arena_.take({group.size(), group.size()}, DType::kI32);
 
   auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = input.payloads,
-               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_), topk,
-                                   input.topk_weights.defined()),
+               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_),
+                                   routing_of(input, group.topology())),
                .stream = stream,
                .capacity = input.capacity,
                .combine_row_bytes = input.combine_row_bytes,
+               .id_dtype = input.topk_ids ? input.topk_ids.dtype() : DType::kI32,
                .made = handle});
   set_payloads(*transfer, num_tokens, input.early_rows > 0);
   set_waves(*transfer, input);
   DispatchArgs& args = transfer->args;
   args.topk = static_cast<int>(topk);
-  args.ids = input.topk_ids.data<int32_t>();
+  args.ids = Ids::of(input.topk_ids);
   args.weights = input.topk_weights ? input.topk_weights.data<float>() : nullptr;
   args.expert_alignment = static_cast<int>(input.expert_alignment);
   args.index = handle->index.data<int32_t>();
   args.copies = reinterpret_cast<uint32_t*>(handle->copies.raw());
   args.expert_num_tokens = handle->expert_num_tokens.data<int32_t>();
   args.num_rows = handle->num_rows_on_device.data<int32_t>();
+  args.rank_prefix = handle->prefix.data<int32_t>();
+  if (has_layout(input)) {
+    args.is_in = input.layout.is_token_in_rank.data<bool>();
+    args.selections_of = input.layout.tokens_per_expert.data<int32_t>();
+  }
+  if (input.lists_counts && input.capacity == 0) {
+    args.host_experts = reinterpret_cast<uint32_t*>(mapped_.device() + kHostExpertsOffset);
+  }
 
   order_after_last(stream);
   stream.wait(input.previous);
   start(transfer, num_tokens);
   // The hook keeps the inputs, since the call may have to be launched again.
-  const auto hook = [this, transfer, ids = input.topk_ids, weights = input.topk_weights] {
-    settle(*transfer);
-  };
+  const auto hook = [this, transfer, ids = input.topk_ids, weights = input.topk_weights,
+                     layout = input.layout] { settle(*transfer); };
   return {hook, [this, transfer, hook] {
             hook();
             DispatchOutput output = receive(*transfer);
@@ -369,12 +383,15 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   DispatchOutput output;
   output.payloads = payload_fields(transfer, rows);
   const Shape slots = {rows, handle.topk};
-  output.topk_ids = field(transfer, layout.ids_field(), DType::kI32, slots, rows);
+  if (handle.topk > 0) {
+    output.topk_ids = field(transfer, layout.ids_field(), transfer.id_dtype, slots, rows);
+  }
   if (layout.has_weights()) {
     output.topk_weights = field(transfer, layout.weights_field(), DType::kF32, slots, rows);
   }
   handle.source_tokens = field(transfer, layout.token_field(), DType::kI32, {rows}, rows);
   output.expert_num_tokens = handle.expert_num_tokens;
+  output.expert_counts = transfer.expert_counts;
   if (!handle.counts_on_host) {
     output.num_rows = handle.num_rows_on_device;
     if (cuda::capture_id(transfer.stream.native_handle(), device_.index) == 0) {
@@ -411,9 +428,9 @@ std::vector<Tensor> CudaHighThroughput::payload_fields(const Transfer& transfer,
   return fields;
 }
 
-DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> payloads,
-                                                   const DispatchHandle& handle_,
-                                                   const Stream& stream) {
+Pending<DispatchOutput> CudaHighThroughput::dispatch_cached_async(const CachedDispatchInput& input,
+                                                                  const DispatchHandle& handle_,
+                                                                  const Stream& stream) {
   settle();
   const CudaHandle& handle = own_cuda_handle(handle_);
   if (handle.counts_on_host) {
@@ -421,8 +438,8 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
   }
   expect_stream(stream, device_);
   const auto transfer = std::make_shared<Transfer>(
-      Transfer{.payloads = {payloads.begin(), payloads.end()},
-               .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),
+      Transfer{.payloads = input.payloads,
+               .layout = RowLayout(payload_row_bytes(input.payloads, handle.tokens, device_)),
                .stream = stream,
                .capacity = handle.capacity,
                .counts = handle.counts});
@@ -430,12 +447,18 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
   transfer->args.index = handle.index.data<int32_t>();
   transfer->args.copies = reinterpret_cast<uint32_t*>(handle.copies.raw());
   order_after_last(stream);
+  stream.wait(input.previous);
   start(transfer, handle.tokens);
-  settle(*transfer);
-  DispatchOutput output;
-  output.payloads = payload_fields(*transfer, handle.rows);
-  output.event = transfer->event;
-  return output;
+  // The host only has to learn whether banks must grow.
+  return in_halves([this, transfer] { settle(*transfer); },
+                   [this, transfer, rows = handle.rows] {
+                     DispatchOutput output;
+                     output.payloads = payload_fields(*transfer, rows);
+                     output.event = transfer->event;
+                     transfer->lease.reset();
+                     transfer->payloads.clear();
+                     return output;
+                   });
 }
 
 }  // namespace moebius::comm

@@ -34,12 +34,13 @@ __device__ void mask_rest(const Block& block) {
   if (args.capacity_rows == 0 || block.is_cached()) {
     return;
   }
-  auto* ids = reinterpret_cast<int32_t*>(block.field_base(args.num_payloads)[block.rank()]);
+  const IdsOut ids{reinterpret_cast<int32_t*>(block.field_base(args.num_payloads)[block.rank()]),
+                   args.ids.words_per_id};
   const int64_t end = static_cast<int64_t>(args.capacity_rows) * args.topk;
   for (int64_t i = static_cast<int64_t>(block.total_rows()[block.rank()]) * args.topk +
                    blockIdx.x * blockDim.x + threadIdx.x;
        i < end; i += gridDim.x * blockDim.x) {
-    ids[i] = -1;
+    ids.set(i, -1);
   }
 }
 
@@ -60,18 +61,17 @@ __device__ void finish(const Block& block) {
   }
   if (!block.is_cached()) {
     for (int l = thread; l < args.num_local && ok; l += threads) {
-      uint32_t sum = 0;
-      for (int s = 0; s < num_ranks && ok; ++s) {
-        ok = await_signal(args.signals, SignalOp::kDispatchCounts, block.epoch, s,
-                          block.notice_word(rank, s, block.num_notice_words() + l), &seen);
-        sum += signal_value(seen);
-      }
-      const auto alignment = static_cast<uint32_t>(args.expert_alignment);
-      args.expert_num_tokens[l] =
-          static_cast<int32_t>((sum + alignment - 1) / alignment * alignment);
+      uint32_t rows;
+      ok = await_expert_rows(block, l, rows);
+      args.expert_num_tokens[l] = static_cast<int32_t>(rows);
     }
     for (int i = thread; i < num_ranks * num_ranks; i += threads) {
       args.copies[i] = block.notice(i / num_ranks)[ControlLayout::kCopies + i % num_ranks];
+      uint32_t prefix = 0;
+      for (int s = 0; s <= i / num_ranks; ++s) {
+        prefix += block.notice(s)[ControlLayout::kCopies + i % num_ranks];
+      }
+      args.rank_prefix[i] = static_cast<int32_t>(prefix);
     }
   }
   CallState& state = *args.state;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "comm/device/last_work.h"
@@ -36,17 +37,32 @@ const CudaNodesHandle& own_nodes_handle(const DispatchHandle& handle) {
 // A dispatch under way.
 struct CudaNodesHighThroughput::Dispatch {
   std::vector<Tensor> payloads;
-  Tensor ids = {};      // undefined along a known route
-  Tensor weights = {};  // optional
+  Tensor ids = {};            // undefined along a known route, and where a layout stands for them
+  Tensor weights = {};        // optional
+  DispatchLayout given = {};  // the caller's, or undefined
   int expert_alignment = 1;
+  bool lists_counts = false;
   RowLayout layout;
   Stream stream;
   std::shared_ptr<CudaNodesHandle> made = {};  // null along a known route
   const CudaNodesHandle* handle = nullptr;
   BankChoice banks = {};
-  std::vector<Tensor> outgoing = {};  // messages to other nodes, in order
-  std::vector<Tensor> incoming = {};  // one per relay
+  std::vector<int64_t> expert_counts = {};  // without ids they come with the notices
+  std::vector<Tensor> outgoing = {};        // messages to other nodes, in order
+  std::vector<Tensor> incoming = {};        // one per relay
 };
+
+Tensor upload_node_of_rank(const Topology& topology, Device device) {
+  std::vector<int32_t> nodes;
+  for (int r = 0; r < topology.size; ++r) {
+    nodes.push_back(topology.node_of(r));
+  }
+  return upload(nodes, device);
+}
+
+Tensor CudaNodesHandle::rank_prefix() const {
+  return upload(counts.rank_prefix(), to_ranks.device()).view({counts.num_ranks, counts.num_ranks});
+}
 
 Tensor CudaNodesHandle::source_rank() const {
   std::vector<int32_t> ranks;
@@ -58,15 +74,22 @@ Tensor CudaNodesHandle::source_rank() const {
 
 CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g,
                                                  ExpertPlacement p,
-                                                 const DispatchConfig& dispatch_config,
-                                                 const DispatchConfig& combine_config)
+                                                 const DispatchConfig& for_dispatch,
+                                                 const DispatchConfig& for_combine)
     : CudaHighThroughputBase(g, std::move(p)),
-      dispatch_blocks_(kBlocksPerSm * dispatch_config.num_sms),
-      combine_blocks_(kBlocksPerSm * combine_config.num_sms),
+      dispatch_blocks_(kBlocksPerSm * for_dispatch.num_sms),
+      combine_blocks_(kBlocksPerSm * for_combine.num_sms),
+      node_of_rank_(upload_node_of_rank(topology(), device_)),
       messages_(Stream::cuda(device_.index)) {
   load_routing_kernels(device_.index);
   load_node_kernels(device_.index);
   group.barrier("high throughput on CUDA, several nodes");
+}
+
+void CudaNodesHighThroughput::set_configs(const DispatchConfig& for_dispatch,
+                                          const DispatchConfig& for_combine) {
+  dispatch_blocks_ = kBlocksPerSm * for_dispatch.num_sms;
+  combine_blocks_ = kBlocksPerSm * for_combine.num_sms;
 }
 
 CudaNodesHighThroughput::~CudaNodesHighThroughput() {
@@ -132,11 +155,12 @@ void CudaNodesHighThroughput::order_after_last(const Stream& stream) {
   last_stream_ = stream;
 }
 
-void CudaNodesHighThroughput::find_routes(Dispatch& call, const Tensor& topk_ids, Notice& notice) {
+void CudaNodesHighThroughput::find_routes(Dispatch& call, Notice& notice) {
   CudaNodesHandle& handle = *call.made;
   const int num_ranks = topology().size;
   const int num_nodes = topology().num_nodes();
-  const int64_t num_tokens = topk_ids.dim(0);
+  const int64_t num_tokens = handle.tokens;
+  const bool is_given = call.given.is_token_in_rank.defined();
   handle.to_ranks = arena_.take({num_tokens, num_ranks}, DType::kI32);
   handle.to_nodes = arena_.take({num_tokens, num_nodes}, DType::kI32);
   struct Found {
@@ -145,26 +169,41 @@ void CudaNodesHighThroughput::find_routes(Dispatch& call, const Tensor& topk_ids
   };
   const Tensor found_there = arena_.take(sizeof(Found));
   auto* there = reinterpret_cast<Found*>(found_there.raw());
-  RouteArgs route{.ids = topk_ids.data<int32_t>(),
+  RouteArgs route{.ids = is_given ? Ids() : Ids::of(call.ids),
+                  .is_in = static_cast<const bool*>(call.given.is_token_in_rank.raw()),
+                  .num_ranks = num_ranks,
                   .num_tokens = num_tokens,
-                  .topk = static_cast<int>(topk_ids.dim(1)),
+                  .topk = static_cast<int>(handle.topk),
                   .num_experts = num_experts_,
                   .destination_of = rank_of_.data<int32_t>(),
                   .num_destinations = num_ranks,
                   .index = handle.to_ranks.data<int32_t>(),
                   .copies = there->copies};
-  launch_check_ids(route.ids, topk_ids.numel(), num_experts_, &there->ids, call.stream);
+  if (!is_given) {
+    launch_check_ids(route.ids, call.ids.numel(), num_experts_, &there->ids, call.stream);
+  }
   launch_route(route, call.stream);
   route.destination_of = node_of_.data<int32_t>();
+  route.destination_of_rank = node_of_rank_.data<int32_t>();
   route.num_destinations = num_nodes;
   route.index = handle.to_nodes.data<int32_t>();
   route.copies = there->copies + num_ranks;
   launch_route(route, call.stream);
   Found found{};
   cuda::copy(&found, there, sizeof(Found), call.stream.native_handle(), device_.index);
+  std::vector<int32_t> of_expert(static_cast<size_t>(is_given ? num_experts_ : 0));
+  if (is_given) {
+    cuda::copy(of_expert.data(), call.given.tokens_per_expert.raw(),
+               call.given.tokens_per_expert.nbytes(), call.stream.native_handle(), device_.index);
+  }
   call.stream.synchronize();
-  if (found.ids.bad_id != kNoBadId) {
-    throw_bad_id(static_cast<int64_t>(found.ids.bad_id >> 32), topk_ids.dim(1),
+  if (is_given) {
+    found.ids.selections = std::accumulate(of_expert.begin(), of_expert.end(), uint64_t{0});
+    if (!call.ids) {
+      notice.selections.assign(of_expert.begin(), of_expert.end());
+    }
+  } else if (found.ids.bad_id != kNoBadId) {
+    throw_bad_id(static_cast<int64_t>(found.ids.bad_id >> 32), handle.topk,
                  static_cast<int32_t>(found.ids.bad_id), num_experts_);
   }
   notice.copies.assign(found.copies, found.copies + num_ranks);
@@ -186,6 +225,9 @@ void CudaNodesHighThroughput::start(Dispatch& call, std::string_view op, Notice 
   const std::vector<Notice> notices = exchange_notices(group, op, notice);
   if (call.made) {
     call.made->counts = make_counts(notices, topology().num_nodes());
+    if (!call.ids) {
+      call.expert_counts = count_selections(notices, placement, rank(), call.expert_alignment);
+    }
   }
   call.banks = choose_banks(group, banks_, notices, bank_bytes(call.layout, call.handle->counts));
   send_messages(call);
@@ -209,7 +251,9 @@ CopyRowsArgs CudaNodesHighThroughput::own_rows(const Dispatch& call) const {
   }
   if (call.made) {
     rows.topk = static_cast<int>(call.handle->topk);
-    rows.ids = call.ids.data<int32_t>();
+    rows.ids = Ids::of(call.ids);
+    rows.is_in = static_cast<const bool*>(call.given.is_token_in_rank.raw());
+    rows.num_ranks = topology().size;
     rows.weights = call.weights ? call.weights.data<float>() : nullptr;
   }
   return rows;
@@ -271,7 +315,11 @@ void CudaNodesHighThroughput::pass_on(Dispatch& call) {
       rows.source[f] = at(f);
     }
     if (call.made) {
-      rows.ids = reinterpret_cast<const int32_t*>(at(layout.ids_field()));
+      if (call.ids) {
+        rows.ids.words = reinterpret_cast<const int32_t*>(at(layout.ids_field()));
+      } else {
+        rows.is_in = reinterpret_cast<const bool*>(at(layout.ids_field()));
+      }
       rows.tokens = reinterpret_cast<const int32_t*>(at(layout.token_field()));
       rows.weights = layout.has_weights()
                          ? reinterpret_cast<const float*>(at(layout.weights_field()))
@@ -279,6 +327,8 @@ void CudaNodesHighThroughput::pass_on(Dispatch& call) {
       CudaNodesHandle::Relay& relay = call.made->relays[i];
       relay.to_ranks = arena_.take({num_rows, node_size()}, DType::kI32);
       launch_route({.ids = rows.ids,
+                    .is_in = rows.is_in,
+                    .num_ranks = topology().size,
                     .num_tokens = num_rows,
                     .topk = rows.topk,
                     .num_experts = num_experts_,
@@ -345,26 +395,27 @@ Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_async(const DispatchIn
     throw Unsupported(
         "a dispatch on CUDA over several nodes with a capacity: hosts exchange the counts");
   }
-  const int64_t num_tokens = input.topk_ids.dim(0);
-  const int64_t topk = input.topk_ids.dim(1);
+  const int64_t num_tokens = num_tokens_of(input);
   const auto call = std::make_shared<Dispatch>(
       Dispatch{.payloads = input.payloads,
                .ids = input.topk_ids,
                .weights = input.topk_weights,
+               .given = input.layout,
                .expert_alignment = static_cast<int>(input.expert_alignment),
-               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_), topk,
-                                   input.topk_weights.defined()),
+               .lists_counts = input.lists_counts,
+               .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_),
+                                   routing_of(input, topology())),
                .stream = stream,
                .made = std::make_shared<CudaNodesHandle>()});
   expect_le(call->layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA, and 3");
   call->handle = call->made.get();
   call->made->rank = rank();
   call->made->tokens = num_tokens;
-  call->made->topk = topk;
+  call->made->topk = topk_of(input);
   order_after_last(stream);
   stream.wait(input.previous);
   Notice notice;
-  find_routes(*call, input.topk_ids, notice);
+  find_routes(*call, notice);
   start(*call, "dispatch counts", std::move(notice));
   const auto output = std::make_shared<std::optional<DispatchOutput>>();
   const auto hook = [this, call, output, last = leave_unfinished(stream, "dispatch")] {
@@ -386,15 +437,15 @@ DispatchOutput CudaNodesHighThroughput::receive(Dispatch& call) {
   const Shape slots = {rows, handle.topk};
   DispatchOutput output;
   output.payloads = payload_fields(call);
-  output.topk_ids = field(call, layout.ids_field(), DType::kI32, slots);
+  if (call.ids) {
+    output.topk_ids = field(call, layout.ids_field(), call.ids.dtype(), slots);
+  }
   if (layout.has_weights()) {
     output.topk_weights = field(call, layout.weights_field(), DType::kF32, slots);
   }
   handle.source_tokens = field(call, layout.token_field(), DType::kI32, {rows});
   output.expert_num_tokens = arena_.take({num_local_}, DType::kI32);
-  launch_expert_counts(output.topk_ids.data<int32_t>(), slots.numel(), num_local_,
-                       call.expert_alignment, output.expert_num_tokens.data<int32_t>(),
-                       call.stream);
+  list_experts(call, output);
   output.handle = call.made;
   output.event = call.stream.record();
   // Only the output keeps the bank, however long the Pending lives.
@@ -403,25 +454,51 @@ DispatchOutput CudaNodesHighThroughput::receive(Dispatch& call) {
   return output;
 }
 
-DispatchOutput CudaNodesHighThroughput::dispatch_cached(std::span<const Tensor> payloads,
-                                                        const DispatchHandle& handle_,
-                                                        const Stream& stream) {
+// Counts the rows of each expert, on the device and, where that is asked for, on the host.
+void CudaNodesHighThroughput::list_experts(Dispatch& call, DispatchOutput& output) const {
+  const Tensor& counts = output.expert_num_tokens;
+  std::vector<int32_t> listed(call.expert_counts.begin(), call.expert_counts.end());
+  if (call.ids) {
+    launch_expert_counts(Ids::of(output.topk_ids), output.topk_ids.numel(), num_local_,
+                         call.expert_alignment, counts.data<int32_t>(), call.stream);
+    listed.resize(static_cast<size_t>(call.lists_counts ? num_local_ : 0));
+    cuda::copy(listed.data(), counts.raw(), static_cast<int64_t>(listed.size() * sizeof(int32_t)),
+               call.stream.native_handle(), device_.index);
+  } else {
+    cuda::copy(counts.raw(), listed.data(), counts.nbytes(), call.stream.native_handle(),
+               device_.index);
+  }
+  if (!listed.empty()) {
+    call.stream.synchronize();
+    output.expert_counts.assign(listed.begin(), listed.end());
+  }
+}
+
+Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_cached_async(
+    const CachedDispatchInput& input, const DispatchHandle& handle_, const Stream& stream) {
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_stream(stream, device_);
-  Dispatch call{.payloads = {payloads.begin(), payloads.end()},
-                .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),
-                .stream = stream,
-                .handle = &handle};
+  const auto started = std::make_shared<Dispatch>(
+      Dispatch{.payloads = input.payloads,
+               .layout = RowLayout(payload_row_bytes(input.payloads, handle.tokens, device_)),
+               .stream = stream,
+               .handle = &handle});
+  Dispatch& call = *started;
   expect_le(call.layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA");
   order_after_last(stream);
+  stream.wait(input.previous);
   stream.synchronize();  // the kernels that have read the bank picked below are done
   start(call, "cached dispatch", {});
-  meet(stream, "dispatch");
-  DispatchOutput output;
-  output.payloads = payload_fields(call);
-  output.event = stream.record();
-  return output;
+  return in_halves([this, started, last = leave_unfinished(stream, "dispatch")] { finish(last); },
+                   [this, started] {
+                     DispatchOutput output;
+                     output.payloads = payload_fields(*started);
+                     output.event = started->stream.record();
+                     started->banks.lease.reset();
+                     started->payloads.clear();
+                     return output;
+                   });
 }
 
 }  // namespace moebius::comm

@@ -43,6 +43,7 @@ struct CudaNodesHandle final : DispatchHandle {
   int64_t most_rows() const override { return counts.most_rows(); }
   Tensor source_rank() const override;
   Tensor source_token() const override { return source_tokens; }
+  Tensor rank_prefix() const override;
 };
 
 class CudaNodesHighThroughput final : public CudaHighThroughputBase {
@@ -50,14 +51,15 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   // Collective.
   CudaNodesHighThroughput(Group& group,
                           ExpertPlacement placement,
-                          const DispatchConfig& dispatch_config,
-                          const DispatchConfig& combine_config);
+                          const DispatchConfig& for_dispatch,
+                          const DispatchConfig& for_combine);
   ~CudaNodesHighThroughput() override;
 
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
-  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
-                                 const DispatchHandle& handle,
-                                 const Stream& stream) override;
+  Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
+                                                const DispatchHandle& handle,
+                                                const Stream& stream) override;
+  void set_configs(const DispatchConfig& for_dispatch, const DispatchConfig& for_combine) override;
   Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
   void trim() override { arena_.trim(last_stream_); }
@@ -75,7 +77,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
 
   // Fills in the routes of the handle, and what the notice tells of them.
-  void find_routes(Dispatch& call, const Tensor& topk_ids, Notice& notice);
+  void find_routes(Dispatch& call, Notice& notice);
   void start(Dispatch& call, std::string_view op, Notice notice);
   void send_messages(Dispatch& call);
   void pass_on(Dispatch& call);
@@ -83,6 +85,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   CopyRowsArgs own_rows(const Dispatch& call) const;
   Tensor field(const Dispatch& call, int index, DType dtype, const Shape& shape) const;
   std::vector<Tensor> payload_fields(const Dispatch& call) const;
+  void list_experts(Dispatch& call, DispatchOutput& output) const;
   DispatchOutput receive(Dispatch& call);
 
   void show_rows(Combine& call);
@@ -105,9 +108,10 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   // Waits until what all ranks have enqueued on their streams is done.  The call is collective.
   void meet(const Stream& stream, std::string_view op);
 
-  const int dispatch_blocks_;
-  const int combine_blocks_;
-  const Stream messages_;  // carries what goes between nodes, beside what stays on this one
+  int dispatch_blocks_;
+  int combine_blocks_;
+  const Tensor node_of_rank_;  // i32 [R]
+  const Stream messages_;      // carries what goes between nodes, beside what stays on this one
   BankPool banks_;
   std::unique_ptr<Window> shown_;  // rows that the ranks of the node read in a combine
   std::shared_ptr<Unfinished> unfinished_;

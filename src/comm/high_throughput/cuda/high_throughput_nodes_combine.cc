@@ -16,6 +16,7 @@ struct CudaNodesHighThroughput::Combine {
   const CudaNodesHandle& handle;
   Stream stream;
   RowLayout layout;  // of shown rows, and of sums between nodes: rows, then weights
+  int64_t topk;      // of the weights
   Tensor out;
   Tensor out_weights;
   std::vector<Tensor> outgoing = {};   // per relay
@@ -31,7 +32,8 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combi
   const auto& [input, handle_, stream, out_x] = given;
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
-  expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);
+  const int64_t topk =
+      expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);
   const Shape shape = {handle.tokens, input.x.dim(1)};
   if (out_x && out_x.dim(1) != shape[1]) {
     throw Unsupported(fmt::format("out_x has {} columns and x {}: over several nodes x has all",
@@ -39,16 +41,17 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combi
   }
   std::vector<int64_t> fields = {row_bytes(input.x.dtype(), input.x.dim(1))};
   if (input.topk_weights) {
-    fields.push_back(row_bytes(DType::kF32, handle.topk));
+    fields.push_back(row_bytes(DType::kF32, topk));
   }
   const auto call = std::make_shared<Combine>(Combine{
       .input = input,
       .handle = handle,
       .stream = stream,
-      .layout = RowLayout(std::move(fields), 0, false),
+      .layout = RowLayout(std::move(fields)),
+      .topk = topk,
       .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
       .out_weights = input.topk_weights_into ? input.topk_weights_into
-                     : input.topk_weights ? arena_.take({handle.tokens, handle.topk}, DType::kF32)
+                     : input.topk_weights ? arena_.take({handle.tokens, topk}, DType::kF32)
                                           : Tensor()});
   order_after_last(stream);
   stream.wait(input.previous);
@@ -90,7 +93,7 @@ SumRowsArgs CudaNodesHighThroughput::sum_of_node(const Combine& call,
   const CountMatrix& counts = call.handle.counts;
   SumRowsArgs sum{};
   sum.copies = copies;
-  sum.topk = static_cast<int>(call.handle.topk);
+  sum.topk = static_cast<int>(call.topk);
   sum.dtype = call.input.x.dtype();
   sum.row_bytes = static_cast<uint32_t>(call.layout.field_bytes(0));
   sum.is_aligned = sum.row_bytes % 16 == 0;
@@ -100,7 +103,7 @@ SumRowsArgs CudaNodesHighThroughput::sum_of_node(const Combine& call,
     const int64_t first = counts.row_begin(source, holder);
     sum.rows[i] = block + first * sum.row_bytes;
     if (call.has_weights()) {
-      sum.weights[i] = call.weights_in(block, counts.rows(holder)) + first * call.handle.topk;
+      sum.weights[i] = call.weights_in(block, counts.rows(holder)) + first * call.topk;
     }
   }
   return sum;

@@ -11,6 +11,7 @@
 
 #include "comm/device/signals.h"
 #include "comm/high_throughput/cuda/kernel_plan.h"
+#include "core/ids.h"
 #include "moebius/dtype.h"
 
 namespace moebius::comm {
@@ -21,8 +22,7 @@ struct CallState {
   uint32_t epoch;     // calls so far
   uint32_t combines;  // those of them that were combines
   uint32_t refresh;   // the epoch in which `arrived` was last refreshed
-  // How many blocks have come to each point since the start.  The remainder tells which block of a
-  // launch is the last.  Why 64 bits: the number of blocks need not divide 2^32.
+  // How many blocks of the launch have come to each point; the last one puts it back to 0.
   uint64_t counted;
   uint64_t dispatched;
   uint64_t combined;
@@ -45,12 +45,16 @@ struct DispatchArgs {
 
   int64_t num_tokens;
   int num_experts;
-  int topk;                 // 0: along a known route
-  const int32_t* ids;       // [T, K]
+  bool is_cached;           // along a known route
+  int topk;                 // 0: no ids
+  Ids ids;                  // [T, K]
   const float* weights;     // [T, K] or null
   const int32_t* rank_of;   // [E]
   const int32_t* local_of;  // [E]
-  int num_local;            // experts of this rank
+  // What the caller has counted, or null.
+  const bool* is_in;             // [T, R]: the token goes to the rank
+  const int32_t* selections_of;  // [E]; with is_in
+  int num_local;                 // experts of this rank
   int expert_alignment;
 
   // Fields are as in RowLayout; only payloads have a source.
@@ -82,9 +86,11 @@ struct DispatchArgs {
   uint32_t* copies;            // [R, R], from row to column
   int32_t* expert_num_tokens;  // [num_local]
   int32_t* num_rows;           // [1]
+  int32_t* rank_prefix;        // [R, R], see DispatchHandle
 
   uint32_t* block_counts;  // scratch, [blocks, R + E]
   HostCounts* host;        // mapped; null: nobody waits for it
+  uint32_t* host_experts;  // mapped, [num_local]: as expert_num_tokens; null: nobody asks
   uint32_t host_tag;
 };
 

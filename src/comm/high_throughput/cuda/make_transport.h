@@ -12,10 +12,9 @@ namespace moebius::comm {
 
 // The call is collective.  Throws Unsupported for a GPU that cannot be used, and in a build without
 // CUDA.
-std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
-    Group& group,
-    ExpertPlacement placement,
-    const DispatchConfig& dispatch_config,
-    const DispatchConfig& combine_config);
+std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(Group& group,
+                                                                 ExpertPlacement placement,
+                                                                 const DispatchConfig& for_dispatch,
+                                                                 const DispatchConfig& for_combine);
 
 }  // namespace moebius::comm

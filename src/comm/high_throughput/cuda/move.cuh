@@ -144,11 +144,13 @@ __device__ inline Selection load_selection(const Block& block, int64_t token, in
   const DispatchArgs& args = block.args;
   Selection own;
   if (slot < args.topk) {
-    own.id = __ldg(args.ids + token * args.topk + slot);
+    own.id = args.ids[token * args.topk + slot];
     own.weight = args.weights != nullptr ? __ldg(args.weights + token * args.topk + slot) : 0.0f;
   }
-  own.rank = own.id >= 0 ? __ldg(args.rank_of + own.id) : -1;
-  own.local = own.id >= 0 ? __ldg(args.local_of + own.id) : -1;
+  // Ids that come with a layout have not been checked.
+  const bool is_expert = own.id >= 0 && own.id < args.num_experts;
+  own.rank = is_expert ? __ldg(args.rank_of + own.id) : -1;
+  own.local = is_expert ? __ldg(args.local_of + own.id) : -1;
   return own;
 }
 
@@ -159,7 +161,8 @@ __device__ inline void store_ids(
   const auto place = [&](int field) { return place_of(block, field, d, row); };
   const bool is_here = own.id >= 0 && own.rank == d;
   if (slot < args.topk) {
-    reinterpret_cast<int32_t*>(place(args.num_payloads))[slot] = is_here ? own.local : -1;
+    const IdsOut ids{reinterpret_cast<int32_t*>(place(args.num_payloads)), args.ids.words_per_id};
+    ids.set(slot, is_here ? own.local : -1);
     if (args.weights != nullptr) {
       reinterpret_cast<float*>(place(args.num_payloads + 1))[slot] = is_here ? own.weight : 0.0f;
     }

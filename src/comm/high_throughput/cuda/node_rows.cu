@@ -25,7 +25,7 @@ __device__ int64_t token_stride() {
 
 __device__ void copy_routing(
     const CopyRowsArgs& args, int64_t token, int d, std::byte* field[3], int lane) {
-  auto* ids = reinterpret_cast<int32_t*>(field[0]);
+  const IdsOut ids{reinterpret_cast<int32_t*>(field[0]), args.ids.words_per_id};
   auto* weights = reinterpret_cast<float*>(field[1]);
   for (int k = lane; k < args.topk; k += kWarpLanes) {
     int32_t id = args.ids[token * args.topk + k];
@@ -34,10 +34,14 @@ __device__ void copy_routing(
       is_here = id >= 0 && id < args.num_experts && args.rank_of[id] == args.first_rank + d;
       id = is_here ? args.local_of[id] : -1;
     }
-    ids[k] = id;
+    ids.set(k, id);
     if (args.weights != nullptr) {
       weights[k] = is_here ? args.weights[token * args.topk + k] : 0.0f;
     }
+  }
+  if (!args.ids && args.rank_of == nullptr) {  // a message, of which a gateway makes its route
+    copy_plain(field[0], reinterpret_cast<const std::byte*>(args.is_in) + token * args.num_ranks,
+               args.num_ranks, lane);
   }
   if (lane == 0) {
     *reinterpret_cast<int32_t*>(field[2]) =

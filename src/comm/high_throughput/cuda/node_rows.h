@@ -36,7 +36,9 @@ struct CopyRowsArgs {
   const std::byte* source[kMaxFields];
   // These are used when the fields have routing.
   int topk;
-  const int32_t* ids;     // [n, K] global
+  Ids ids;            // [n, K] global; none: is_in travels in messages
+  const bool* is_in;  // [n, num_ranks], without ids
+  int num_ranks;
   const float* weights;   // [n, K] or null
   const int32_t* tokens;  // [n]; null: 0, 1, 2, ...
   // When destinations are ranks, global ids become local ids of the rank.  Null: ids stay global,

@@ -59,17 +59,16 @@ CudaHighThroughputBase::CudaHighThroughputBase(Group& g, ExpertPlacement p)
 }
 
 void CudaHighThroughputBase::expect_ids_tensor(const Tensor& topk_ids) const {
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_id_dtype(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_on(topk_ids, device_, "topk_ids");
 }
 
 void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
                                              const Stream& stream) const {
-  expect_ids_tensor(input.topk_ids);
+  expect_routing(input, placement, group);
   expect_stream(stream, device_);
-  expect_ge(input.topk_ids.dim(1), 1, "topk");
-  expect_le(input.topk_ids.dim(1), kMaxCudaTopk, "topk of a dispatch on CUDA");
+  expect_le(topk_of(input), kMaxCudaTopk, "topk of a dispatch on CUDA");
   expect_ge(input.capacity, 0, "capacity");
   expect_ge(input.combine_row_bytes, 0, "combine_row_bytes");
   expect_ge(input.early_rows, 0, "early_rows");
@@ -78,15 +77,14 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
     return fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
                        input.early_rows, input.capacity);
   });
-  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, device_, "topk_weights");
 }
 
-void CudaHighThroughputBase::expect_combine(const CombineInput& input,
-                                            int64_t num_rows,
-                                            int64_t num_tokens,
-                                            int64_t topk,
-                                            const Stream& stream,
-                                            const Tensor& out_x) const {
+int64_t CudaHighThroughputBase::expect_combine(const CombineInput& input,
+                                               int64_t num_rows,
+                                               int64_t num_tokens,
+                                               int64_t topk,
+                                               const Stream& stream,
+                                               const Tensor& out_x) const {
   const Tensor& x = input.x;
   expect_defined(x, "x");
   expect(is_float(x.dtype()),
@@ -103,8 +101,10 @@ void CudaHighThroughputBase::expect_combine(const CombineInput& input,
     expect_on(out_x, device_, "out_x");
   }
   expect_operand(input.addend, out_x ? out_x.shape() : shape, x.dtype(), device_, "addend");
-  expect_operand(input.topk_weights, {num_rows, topk}, DType::kF32, device_, "topk_weights");
   expect_stream(stream, device_);
+  const int64_t num_weights = expect_combine_weights(input, num_rows, topk, device_);
+  expect_le(num_weights, kMaxCudaTopk, "topk_weights.dim(1) of a combine on CUDA");
+  return num_weights;
 }
 
 DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stream& stream) const {
@@ -120,7 +120,7 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   result.is_token_in_rank = Tensor::empty({num_tokens, group.size()}, DType::kBool, device_);
   const Tensor bad_id = Tensor::empty({1}, DType::kI64, device_);
   LayoutArgs args{};
-  args.ids = topk_ids.data<int32_t>();
+  args.ids = Ids::of(topk_ids);
   args.num_tokens = num_tokens;
   args.topk = static_cast<int>(topk);
   args.num_experts = num_experts_;
@@ -161,7 +161,7 @@ ExpertOrder CudaHighThroughputBase::expert_order(const DispatchOutput& output,
   ExpertOrder order;
   order.expert_offsets = Tensor::empty({num_local_ + 1}, DType::kI32, device_);
   ExpertOrderArgs args{};
-  args.ids = output.topk_ids.data<int32_t>();
+  args.ids = Ids::of(output.topk_ids);
   args.num_ids = num_ids;
   args.topk = static_cast<int>(output.topk_ids.dim(1));
   args.num_local = num_local_;

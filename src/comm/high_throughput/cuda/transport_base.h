@@ -34,12 +34,13 @@ class CudaHighThroughputBase : public HighThroughput::State {
   // These throw InvalidArgument.  Kernels check the values of ids.
   void expect_ids_tensor(const Tensor& topk_ids) const;
   void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
-  void expect_combine(const CombineInput& input,
-                      int64_t num_rows,
-                      int64_t num_tokens,
-                      int64_t topk,
-                      const Stream& stream,
-                      const Tensor& out_x) const;
+  // Returns the K of the weights to sum.
+  int64_t expect_combine(const CombineInput& input,
+                         int64_t num_rows,
+                         int64_t num_tokens,
+                         int64_t topk,
+                         const Stream& stream,
+                         const Tensor& out_x) const;
 
   const Device device_;
   const int num_experts_;

@@ -89,7 +89,8 @@ __device__ inline void tell_wave(const Block& block, int wave) {
   // What the block stored to its peers comes before its ticket; the fence of the last block below
   // extends that to the words that it stores.
   ptx::fence_acq_rel_sys();
-  if ((ptx::atom_add_acq_rel_gpu(&args.state->waves_sent[wave], 1) + 1) % gridDim.x == 0) {
+  if (ptx::atom_add_acq_rel_gpu(&args.state->waves_sent[wave], 1) + 1 == gridDim.x) {
+    args.state->waves_sent[wave] = 0;
     ptx::fence_acq_rel_sys();  // with the stores below, pairs with await_wave: rows of the wave
     for (int i = 1; i <= block.num_ranks(); ++i) {
       const int r = (block.rank() + i) % block.num_ranks();

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "core/row_sums.h"
 
@@ -170,7 +171,7 @@ void Transfer::post_messages(const Tensor& x) {
     std::memcpy(block.data() + at + kRowHeader, x.bytes() + static_cast<size_t>(s.row) * row_size,
                 row_size);
   }
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   for (int64_t i = 0; i < topk_ids.numel(); ++i) {
     if (contributes(ids[i]) && !state.is_reachable(state.placement.rank_of(ids[i]))) {
       auto& block = incoming[static_cast<size_t>(state.placement.rank_of(ids[i]))];
@@ -199,7 +200,7 @@ void Transfer::wait() {
 
 void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
   const LowLatencyLayout& layout = state.layout;
-  const int32_t* ids = topk_ids.data<int32_t>() + token * layout.topk;
+  const Ids ids = Ids::of(topk_ids).from(token * layout.topk);
   const float* weights = topk_weights.data<float>() + token * layout.topk;
   const auto place = [&](int64_t k) {
     return state.window->local() + layout.returned(handle->bank, token, k);

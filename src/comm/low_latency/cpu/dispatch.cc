@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "comm/low_latency/cast.h"
@@ -71,7 +70,7 @@ void Transfer::send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_t
     rank_of.push_back(state.placement.rank_of(e));
   }
   const Route route =
-      make_route(topk_ids.data<int32_t>(), topk_ids.dim(0), layout.topk, rank_of, 0, num_ranks);
+      make_route(Ids::of(topk_ids), topk_ids.dim(0), layout.topk, rank_of, 0, num_ranks);
 
   const int64_t previous = state.call_of_bank[static_cast<size_t>(bank)];
   outgoing.resize(static_cast<size_t>(num_ranks));
@@ -117,14 +116,16 @@ void Transfer::write_messages(const Tensor& x,
                               const Tensor& row_tags,
                               const Route& route) {
   const LowLatencyLayout& layout = state.layout;
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   parallel_for(stream, route.num_tokens, 1, [&](int64_t t, int64_t) {
     // The message is made and cast once, then copied to each rank.
     std::vector<std::byte> message(static_cast<size_t>(layout.message_bytes()));
     auto* words = reinterpret_cast<int32_t*>(message.data());
     words[0] = static_cast<int32_t>(t);
     words[LowLatencyLayout::kTagWord] = row_tags ? row_tags.data<int32_t>()[t] : -1;
-    std::copy_n(ids + t * layout.topk, layout.topk, words + LowLatencyLayout::kFirstIdWord);
+    for (int64_t k = 0; k < layout.topk; ++k) {
+      words[LowLatencyLayout::kFirstIdWord + k] = ids[t * layout.topk + k];
+    }
     std::byte* payload = message.data() + layout.row_offset();
     const std::byte* row = x.bytes() + t * layout.row_bytes();
     if (cast == LowLatencyCast::kNone) {
@@ -259,10 +260,11 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
   expect_ids(topk_ids, placement.num_experts());
   if (topk_ids.numel() > options.max_tokens) {  // else any expert has room for all of them
     std::vector<int64_t> num_selections(static_cast<size_t>(placement.num_experts()), 0);
-    for (const int32_t id :
-         std::span(topk_ids.data<int32_t>(), static_cast<size_t>(topk_ids.numel()))) {
-      if (id >= 0) {
-        ++num_selections[static_cast<size_t>(id)];
+    const Ids ids = Ids::of(topk_ids);
+    const int64_t num_ids = topk_ids.numel();
+    for (int64_t i = 0; i < num_ids; ++i) {
+      if (ids[i] >= 0) {
+        ++num_selections[static_cast<size_t>(ids[i])];
       }
     }
     for (size_t e = 0; e < num_selections.size(); ++e) {

@@ -59,7 +59,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   float weight = 0.0f;
   int rank = 0;
   if (lane_id() < layout.topk) {
-    const int32_t id = __ldg(combine.ids + first_selection + lane_id());
+    const int32_t id = combine.ids[first_selection + lane_id()];
     weight = __ldg(combine.weights + first_selection + lane_id());
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
       rank = static_cast<int>(pair_first(__ldg(call.placement + id)));

@@ -286,7 +286,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   call.dtype = options.in_dtype;
   call.cast = cast;
   call.x = input.x.bytes();
-  call.ids = topk_ids.data<int32_t>();
+  call.ids = Ids::of(topk_ids);
   call.tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr;
   call.num_tokens = static_cast<int>(topk_ids.dim(0));
   const LowLatencyInto& into = input.into;
@@ -385,7 +385,7 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   call.call = make_call(own->place);
   call.dtype = options.in_dtype;
   call.x = input.x.bytes();
-  call.ids = input.topk_ids.data<int32_t>();
+  call.ids = Ids::of(input.topk_ids);
   call.weights = input.topk_weights.data<float>();
   call.out = out.bytes();
   call.num_tokens = static_cast<int>(own->num_tokens);

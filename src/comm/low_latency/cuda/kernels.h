@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "comm/low_latency/cuda/window_layout.h"
+#include "core/ids.h"
 #include "moebius/dtype.h"
 #include "moebius/low_latency.h"
 
@@ -61,7 +62,7 @@ struct LowLatencyDispatchCall {
   LowLatencyCast cast;
   // For the send half.
   const std::byte* x;   // [T, H]
-  const int32_t* ids;   // [T, K]
+  Ids ids;              // [T, K]
   const int32_t* tags;  // [T] or null
   int num_tokens;
   // For the receive half.
@@ -76,7 +77,7 @@ struct LowLatencyCombineCall {
   LowLatencyCall call;
   DType dtype;
   const std::byte* x;    // [L, max_tokens * R, H]
-  const int32_t* ids;    // [T, K]
+  Ids ids;               // [T, K]
   const float* weights;  // [T, K]
   std::byte* out;        // [T, H]
   int num_tokens;

@@ -11,6 +11,7 @@
 
 #include "comm/device/signals.h"
 #include "comm/low_latency/cpu/message_layout.h"
+#include "core/ids.h"
 #include "moebius/dtype.h"
 #include "moebius/low_latency.h"
 #include "moebius/stream.h"
@@ -52,7 +53,7 @@ struct SendMessagesArgs {
   LowLatencyCast cast;
   int num_tokens;
   const std::byte* x;     // [T, H]
-  const int32_t* ids;     // [T, K]
+  Ids ids;                // [T, K]
   const int32_t* tags;    // [T] or null
   const int32_t* index;   // [T, R]: place of the token's message for a rank, -1 = none
   const int32_t* copies;  // [R]

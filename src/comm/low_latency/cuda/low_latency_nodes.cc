@@ -134,7 +134,7 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
   const Tensor checked_there = arena_.take(sizeof(comm::CheckedIds));
   const Tensor per_expert = arena_.take({num_experts}, DType::kI32);
   auto* there = reinterpret_cast<comm::CheckedIds*>(checked_there.raw());
-  const auto* ids = topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(topk_ids);
   comm::launch_check_ids(ids, topk_ids.numel(), num_experts, there, stream);
   comm::launch_expert_counts(ids, topk_ids.numel(), num_experts, 1, per_expert.data<int32_t>(),
                              stream);
@@ -203,7 +203,7 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
                               .cast = cast,
                               .num_tokens = static_cast<int>(topk_ids.dim(0)),
                               .x = input.x.bytes(),
-                              .ids = topk_ids.data<int32_t>(),
+                              .ids = Ids::of(topk_ids),
                               .tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr,
                               .index = counted.index.data<int32_t>(),
                               .copies = counted.copies.data<int32_t>(),

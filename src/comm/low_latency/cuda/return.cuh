@@ -155,7 +155,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   const int thread = static_cast<int>(threadIdx.x) - 32 * kSendWarps;
   const int num = combine.num_tokens * call.layout.topk;
   for (int i = spread_warp(thread); i < num; i += static_cast<int>(gridDim.x) * kThreads) {
-    const int32_t id = __ldg(combine.ids + i);
+    const int32_t id = combine.ids[i];
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
       const auto r = static_cast<int>(pair_first(__ldg(call.placement + id)));
       if (!has_rank(block.dead, r)) {

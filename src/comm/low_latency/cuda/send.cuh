@@ -20,7 +20,7 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
   const int topk = call.layout.topk;
   const int num_ids = dispatch.num_tokens * topk;
   for (int i = static_cast<int>(threadIdx.x); i < num_ids + 3; i += kLowLatencyThreads) {
-    shared.ids[i] = i < num_ids ? __ldg(dispatch.ids + i) : -1;
+    shared.ids[i] = i < num_ids ? dispatch.ids[i] : -1;
   }
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
     shared.placement[e] = __ldg(call.placement + e);

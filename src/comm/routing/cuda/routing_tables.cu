@@ -81,17 +81,32 @@ __device__ Votes vote(bool yes) {
   return votes;
 }
 
+__device__ bool names_expert(const RouteArgs& args, int64_t token, int destination) {
+  bool goes = false;
+  for (int k = 0; k < args.topk; ++k) {
+    const int32_t id = args.ids[token * args.topk + k];
+    goes |= id >= 0 && id < args.num_experts && args.destination_of[id] == destination;
+  }
+  return goes;
+}
+
+__device__ bool has_rank(const RouteArgs& args, int64_t token, int destination) {
+  bool goes = false;
+  for (int r = 0; r < args.num_ranks; ++r) {
+    const int there = args.destination_of_rank != nullptr ? args.destination_of_rank[r] : r;
+    goes |= there == destination && args.is_in[token * args.num_ranks + r];
+  }
+  return goes;
+}
+
 // Block d numbers the copies to destination d, in order of token.
 __global__ void route_kernel(const RouteArgs args) {
   const int destination = args.first + static_cast<int>(blockIdx.x);
   int copies = 0;
   for (int64_t first = 0; first < args.num_tokens; first += kThreads) {
     const int64_t token = first + threadIdx.x;
-    bool goes = false;
-    for (int k = 0; k < args.topk && token < args.num_tokens; ++k) {
-      const int32_t id = args.ids[token * args.topk + k];
-      goes |= id >= 0 && id < args.num_experts && args.destination_of[id] == destination;
-    }
+    const bool goes = token < args.num_tokens && (args.ids ? names_expert(args, token, destination)
+                                                           : has_rank(args, token, destination));
     const Votes votes = vote(goes);
     if (args.index != nullptr && token < args.num_tokens) {
       args.index[token * args.num_destinations + blockIdx.x] = goes ? copies + votes.before : -1;
@@ -103,10 +118,7 @@ __global__ void route_kernel(const RouteArgs args) {
   }
 }
 
-__global__ void check_ids_kernel(const int32_t* ids,
-                                 int64_t num_ids,
-                                 int num_experts,
-                                 CheckedIds* checked) {
+__global__ void check_ids_kernel(Ids ids, int64_t num_ids, int num_experts, CheckedIds* checked) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int32_t id = i < num_ids ? ids[i] : -1;
   if (id < -1 || id >= num_experts) {
@@ -120,10 +132,7 @@ __global__ void check_ids_kernel(const int32_t* ids,
 }
 
 // Block l counts the ids of local expert l.
-__global__ void expert_counts_kernel(const int32_t* ids,
-                                     int64_t num_ids,
-                                     int alignment,
-                                     int32_t* counts) {
+__global__ void expert_counts_kernel(Ids ids, int64_t num_ids, int alignment, int32_t* counts) {
   int count = 0;
   for (int64_t first = 0; first < num_ids; first += kThreads) {
     const int64_t i = first + threadIdx.x;
@@ -298,11 +307,8 @@ void launch_route(const RouteArgs& args, const Stream& stream) {
   launch("route_kernel", route_kernel, static_cast<unsigned>(args.num_destinations), stream, args);
 }
 
-void launch_check_ids(const int32_t* ids,
-                      int64_t num_ids,
-                      int num_experts,
-                      CheckedIds* checked,
-                      const Stream& stream) {
+void launch_check_ids(
+    Ids ids, int64_t num_ids, int num_experts, CheckedIds* checked, const Stream& stream) {
   const cuda::DeviceGuard guard(stream.device().index);
   fill(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream);
   fill(&checked->selections, 0, sizeof(checked->selections), stream);
@@ -310,12 +316,8 @@ void launch_check_ids(const int32_t* ids,
          num_experts, checked);
 }
 
-void launch_expert_counts(const int32_t* ids,
-                          int64_t num_ids,
-                          int num_local,
-                          int alignment,
-                          int32_t* counts,
-                          const Stream& stream) {
+void launch_expert_counts(
+    Ids ids, int64_t num_ids, int num_local, int alignment, int32_t* counts, const Stream& stream) {
   const cuda::DeviceGuard guard(stream.device().index);
   launch("expert_counts_kernel", expert_counts_kernel, static_cast<unsigned>(num_local), stream,
          ids, num_ids, alignment, counts);

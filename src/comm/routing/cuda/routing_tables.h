@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/ids.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -20,7 +21,7 @@ inline constexpr unsigned long long kNoBadId = ~0ull;
 
 // A DispatchLayout of ranks on one node.  Every output is written completely.
 struct LayoutArgs {
-  const int32_t* ids;  // [T, K] global
+  Ids ids;  // [T, K] global
   int64_t num_tokens;
   int topk;
   int num_experts;
@@ -37,12 +38,16 @@ void launch_layout(const LayoutArgs& args, const Stream& stream);
 // A Route (comm/routing/route.h): which copies some tokens make, and the place of each among those
 // of its destination.
 struct RouteArgs {
-  const int32_t* ids = nullptr;  // [n, K] global; ids of no expert are passed over
-  int64_t num_tokens = 0;        // n
+  Ids ids;  // [n, K] global; ids of no expert are passed over
+  // Without ids: which ranks each token goes to, and the destination of each rank.
+  const bool* is_in = nullptr;  // [n, num_ranks]
+  int num_ranks = 0;
+  int64_t num_tokens = 0;  // n
   int topk = 0;
   int num_experts = 0;
-  const int32_t* destination_of = nullptr;  // [E]
-  int first = 0;                            // destinations [first, first + num_destinations)
+  const int32_t* destination_of = nullptr;       // [E]
+  const int32_t* destination_of_rank = nullptr;  // [num_ranks]; null: the rank itself
+  int first = 0;                                 // destinations [first, first + num_destinations)
   int num_destinations = 0;
   int32_t* index = nullptr;   // [n, num_destinations], -1 = no copy; or null
   int32_t* copies = nullptr;  // [num_destinations]; or null
@@ -54,24 +59,17 @@ struct CheckedIds {
   unsigned long long bad_id;
   unsigned long long selections;
 };
-void launch_check_ids(const int32_t* ids,
-                      int64_t num_ids,
-                      int num_experts,
-                      CheckedIds* checked,
-                      const Stream& stream);
+void launch_check_ids(
+    Ids ids, int64_t num_ids, int num_experts, CheckedIds* checked, const Stream& stream);
 
 // counts[l] = how many of ids [n] are l, rounded up to a multiple of `alignment`.
-void launch_expert_counts(const int32_t* ids,
-                          int64_t num_ids,
-                          int num_local,
-                          int alignment,
-                          int32_t* counts,
-                          const Stream& stream);
+void launch_expert_counts(
+    Ids ids, int64_t num_ids, int num_local, int alignment, int32_t* counts, const Stream& stream);
 
 // An ExpertOrder from local ids.
 struct ExpertOrderArgs {
-  const int32_t* ids;  // [M, K] local, -1 = none
-  int64_t num_ids;     // M * K
+  Ids ids;          // [M, K] local, -1 = none
+  int64_t num_ids;  // M * K
   int topk;
   int num_local;
   int alignment;

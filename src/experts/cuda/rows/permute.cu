@@ -15,6 +15,7 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/ids.h"
 #include "experts/cuda/rows/permute.h"
 
 namespace moebius {
@@ -31,7 +32,7 @@ constexpr int64_t kMaxLocalExperts = 1024;  // x 8 warps x 4 bytes of shared mem
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
-  const int32_t* ids;
+  Ids ids;
   int64_t num_slots;
   int topk;
   const int32_t* map;  // nullptr: none
@@ -356,7 +357,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   const cuda::DeviceGuard guard(on.device().index);
   const cudaStream_t stream = cuda::as_stream(on.native_handle());
   Args a{};
-  a.ids = args.ids.data<int32_t>();
+  a.ids = Ids::of(args.ids);
   a.num_slots = args.ids.numel();
   a.topk = static_cast<int>(args.ids.dim(1));
   a.map = data_or_null(args.expert_map);

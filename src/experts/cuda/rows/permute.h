@@ -13,7 +13,7 @@
 namespace moebius {
 
 struct CudaOrderArgs {
-  Tensor ids;                     // i32 [M, K]
+  Tensor ids;                     // i32 or i64 [M, K]
   Tensor expert_map = {};         // i32 [E] or undefined
   int64_t first_expert = 0;       // without a map: local expert = id - first_expert
   int64_t num_local_experts = 1;  // L
@@ -35,7 +35,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& stream);
 
 struct CudaPermuteArgs {
   Tensor x;            // [M, H]
-  Tensor row_of_slot;  // i32 [M, K]
+  Tensor row_of_slot;  // i32 or i64 [M, K]
   Tensor out;          // [N, H]: out[row_of_slot[m, k]] = x[m], where 0 <= row_of_slot[m, k] < N
   // Scales that move in the same way; optional.
   Tensor scale = {};      // [M, G]

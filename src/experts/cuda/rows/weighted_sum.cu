@@ -15,6 +15,7 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/ids.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"
 #include "moebius/error.h"
@@ -33,7 +34,7 @@ constexpr unsigned kAll = 0xffffffffu;
 struct Args {
   const void* rows;
   const int32_t* row_of_slot;
-  const int32_t* ids;
+  Ids ids;
   const float* weights;
   bool by_row;
   int topk;
@@ -51,7 +52,7 @@ struct Term {
 static_assert(kMaxSumTerms * sizeof(Term) == kMostTermBytes);
 
 __device__ Term term_of(const Args& a, int64_t slot) {
-  const bool is_masked = a.ids != nullptr && a.ids[slot] < 0;
+  const bool is_masked = a.ids && a.ids[slot] < 0;
   const int64_t row = a.row_of_slot != nullptr ? a.row_of_slot[slot] : slot;
   return {is_masked ? -1 : row, a.weights != nullptr ? a.weights[slot] : 1.0f};
 }
@@ -203,7 +204,7 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   Args a{};
   a.rows = args.rows.bytes() + args.first_column * bits(args.rows.dtype()) / 8;
   a.row_of_slot = args.row_of_slot ? args.row_of_slot.data<int32_t>() : nullptr;
-  a.ids = args.ids ? args.ids.data<int32_t>() : nullptr;
+  a.ids = Ids::of(args.ids);
   a.weights = args.weights ? args.weights.data<float>() : nullptr;
   a.by_row = args.by_row;
   a.topk = static_cast<int>(args.topk);

@@ -17,7 +17,7 @@ inline constexpr int64_t kMaxSumTerms = 3072;
 struct CudaSumArgs {
   Tensor rows;              // [.., H] f32, bf16 or f16
   Tensor row_of_slot = {};  // i32 [T, K], -1 = no row; undefined: row t * K + k
-  Tensor ids = {};          // i32 [T, K] or undefined; -1 = no row
+  Tensor ids = {};          // i32 or i64 [T, K] or undefined; -1 = no row
   Tensor weights = {};      // f32 [T, K]; undefined: all 1
   bool by_row = false;      // terms in the order of their rows instead of their slots
   bool sums_in_type = false;

@@ -9,6 +9,7 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/runtime.h"
 #include "core/cuda/words.h"
+#include "core/ids.h"
 #include "layer/rows/cuda/rows.h"
 #include "layer/rows/row_ops.h"
 
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) map_ids_kernel(
-    const int32_t* ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
+    Ids ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
     const int32_t id = ids[i];
     local[i] = id >= 0 && id < num_experts ? map[id] : -1;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    count_selections_kernel(const int32_t* ids, int64_t n, unsigned long long* total) {
+    count_selections_kernel(Ids ids, int64_t n, unsigned long long* total) {
   int count = 0;
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
     count += ids[i] >= 0 ? 1 : 0;
@@ -250,7 +251,7 @@ void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {
 }
 
 void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on) {
-  launch("map_ids_kernel", map_ids_kernel, ids.numel(), on, ids.data<int32_t>(), ids.numel(),
+  launch("map_ids_kernel", map_ids_kernel, ids.numel(), on, Ids::of(ids), ids.numel(),
          map.data<int32_t>(), map.dim(0), local.data<int32_t>());
 }
 
@@ -264,8 +265,8 @@ void cuda_count_rows(const Tensor& row_of_slot,
 }
 
 void cuda_count_selections(const Tensor& ids, const Tensor& total, const Stream& on) {
-  launch("count_selections_kernel", count_selections_kernel, ids.numel(), on, ids.data<int32_t>(),
-         ids.numel(), static_cast<unsigned long long*>(total.raw()));
+  launch("count_selections_kernel", count_selections_kernel, ids.numel(), on, Ids::of(ids), ids.numel(),
+         static_cast<unsigned long long*>(total.raw()));
 }
 
 void cuda_add_counts(const Tensor& counts, const Tensor& totals, const Stream& on) {
