@@ -261,11 +261,12 @@ void gather_through(ncclComm_t comm,
                     void* out) {
   const comm::NcclLibrary& nccl = comm::nccl_library();
   const Stream stream = Stream::cuda(place.index);
-  const auto sent = cuda::allocate(bytes, place.index);
-  const auto received = cuda::allocate(bytes * place.size, place.index);
-  cuda::copy_now(sent.get(), in, bytes, place.index);
+  const Device device = Device::cuda(place.index);
+  const Tensor sent = Tensor::empty({bytes}, DType::kU8, device);
+  const Tensor received = Tensor::empty({bytes * place.size}, DType::kU8, device);
+  cuda::copy_now(sent.raw(), in, bytes, place.index);
   ncclResult_t result =
-      nccl.all_gather(sent.get(), received.get(), static_cast<size_t>(bytes), ncclUint8, comm,
+      nccl.all_gather(sent.raw(), received.raw(), static_cast<size_t>(bytes), ncclUint8, comm,
                       static_cast<cudaStream_t>(stream.native_handle()));
   expect_fine(result, "ncclAllGather");
   const Event done = stream.record();
@@ -281,7 +282,7 @@ void gather_through(ncclComm_t comm,
     }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  cuda::copy_now(out, received.get(), bytes * place.size, place.index);
+  cuda::copy_now(out, received.raw(), bytes * place.size, place.index);
 }
 
 }  // namespace
