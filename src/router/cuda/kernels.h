@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/ids.h"
 #include "moebius/router.h"
 
 namespace moebius::router {

@@ -38,6 +38,7 @@ struct Transfer {
   std::vector<std::vector<std::byte>> outgoing;
   std::vector<std::vector<std::byte>> incoming;
   std::unique_ptr<Exchange> exchange;
+  Tensor wait_us;
 
   void send(const Tensor& x);
   void wait();
@@ -192,7 +193,7 @@ void Transfer::post_messages(const Tensor& x) {
 }
 
 void Transfer::wait() {
-  state.await_all(Signal::kReturned, handle->bank, handle->call, kOp);
+  state.await_all(Signal::kReturned, handle->bank, handle->call, kOp, wait_us);
   if (exchange) {
     exchange->wait();
   }
@@ -257,13 +258,19 @@ LowLatencyCombineOutput Transfer::reduce() {
 
 Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& call) {
   const auto& [input, handle, stream, out] = call;
-  const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
-  expect(own != nullptr && own->owner == this,
-         "the handle does not come from a dispatch of this object");
-  expect_combine(input, own->num_tokens, out);
+  const LowLatencyHandleState& own = own_handle(handle);
+  expect_combine(input, own.num_tokens, own.num_rows, out);
   stream.wait(input.previous);
-  auto transfer = std::make_shared<Transfer>(Transfer{
-      *this, stream, own->shared_from_this(), input.topk_ids, input.topk_weights, out, {}, {}, {}});
+  auto transfer = std::make_shared<Transfer>(Transfer{*this,
+                                                      stream,
+                                                      own.shared_from_this(),
+                                                      input.topk_ids,
+                                                      input.topk_weights,
+                                                      out,
+                                                      {},
+                                                      {},
+                                                      {},
+                                                      input.wait_us});
   transfer->send(input.x);
   return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->reduce(); });
 }

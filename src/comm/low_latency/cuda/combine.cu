@@ -74,11 +74,19 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   }
   const int part = chunk * 32 * kPerWord / kPartElements;
   bool ok = true;
+  const uint64_t* flag =
+      word_at(window, layout.return_flag_at(bank, first_selection + lane_id(), part));
+  if (combine.wait_us != nullptr) {
+    const uint64_t ns =
+        time_until_here(args.signals, block.epoch, contributes, flag, block.begin_ns);
+    if (contributes) {
+      atomicMax(reinterpret_cast<unsigned long long*>(&call.state->wait_ns[rank]),
+                static_cast<unsigned long long>(ns));
+    }
+  }
   if (contributes) {
     uint64_t seen = 0;
-    ok = await_signal(
-        args.signals, kOp, block.epoch, rank,
-        word_at(window, layout.return_flag_at(bank, first_selection + lane_id(), part)), &seen);
+    ok = await_signal(args.signals, kOp, block.epoch, rank, flag, &seen);
   }
   if (__all_sync(kAllLanes, ok) == 0) {
     return false;
@@ -102,6 +110,20 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
                sum);
   }
   return true;
+}
+
+// Adds the longest wait for each rank to the caller's statistics.  The whole block calls it when it
+// has received.
+__device__ void note_waits(const LowLatencyCombineCall& combine) {
+  LowLatencyDeviceState& state = *combine.call.state;
+  if (!comes_last(&state.waited)) {
+    return;
+  }
+  for (int r = static_cast<int>(threadIdx.x); r < combine.call.layout.num_ranks;
+       r += kLowLatencyThreads) {
+    combine.wait_us[r] += static_cast<int64_t>(__ldcg(&state.wait_ns[r]) / 1000);
+    state.wait_ns[r] = 0;
+  }
 }
 
 template <typename Type, typename Word, LowLatencySum kSum>
@@ -154,6 +176,9 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (!receive_chunk<Type, Word, kSum>(args, block, item / chunks, item % chunks)) {
         return;
       }
+    }
+    if (combine.wait_us != nullptr) {
+      note_waits(combine);
     }
   }
 }

@@ -57,18 +57,23 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
-  std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
+  int64_t num_rows = 0;        // of an expert in the outputs
+  std::vector<Tensor> memory;  // the memory of the result, which may outlive the owner
 };
 
 // The device tensors of one of the two results that may be alive.
 struct Place {
-  Tensor rows;          // [L, max_tokens * R, H] in_dtype
-  Tensor cast_rows;     // the same in f8e4m3
-  Tensor scales;        // f32 [L, max_tokens * R, H / 128]
-  Tensor tags;          // i32 [L, max_tokens * R]
-  Tensor counts;        // i32 [L], handed to the caller
-  Tensor num_messages;  // i32 [R]
-  Tensor message_rows;  // i32 [max_tokens, R, K + 1]
+  // Memory for the largest calls; what a call does not need is not made.
+  Tensor rows;           // of rows that are not cast
+  Tensor cast_rows;      // of rows in f8e4m3
+  Tensor cast_scales;    // of their scales
+  Tensor given_scales;   // of scales that came with the rows
+  Tensor row_words;      // i32 [2, L, max_tokens * R]: tags, then tokens
+  Tensor counts;         // i32 [L], handed to the caller
+  Tensor ranges;         // i64 [L, R], likewise
+  Tensor expert_output;  // see combine_buffer()
+  Tensor num_messages;   // i32 [R]
+  Tensor message_rows;   // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
 };
 
@@ -83,6 +88,7 @@ class CudaLowLatency final : public LowLatency::State {
                                     const Stream& stream) override;
   Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   LowLatencyCombineOutput combine(const Combine& call) override;
+  Tensor combine_buffer(const LowLatencyHandle& handle) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -94,7 +100,8 @@ class CudaLowLatency final : public LowLatency::State {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
     bool records_event = false;
-    Event event;  // after the receive half
+    Event event;                            // after the receive half
+    LowLatencyDispatchInput operands = {};  // kept until the last launch
   };
   struct Return {
     comm::LowLatencyCombineCall call;
@@ -120,6 +127,8 @@ class CudaLowLatency final : public LowLatency::State {
   void expect_here(const Stream& stream) const;
   // Call it before a dispatch: after ranks were excluded, the others meet and go on.
   void resume(const Stream& stream);
+  const Tensor& at_least(Tensor& kept, int64_t bytes);
+  const CudaHandle& own_handle(const LowLatencyHandle& handle) const;
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
 
   Device device_;
@@ -130,6 +139,7 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor placement_words_;
   Tensor expert_rows_;  // i64 [L]
   std::array<Place, 2> places_;
+  std::vector<Tensor> outgrown_;
   int64_t calls_ = 0;
   uint32_t num_given_up_ = 0;         // how often a rank was excluded
   uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
@@ -159,7 +169,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   cuda::copy_now(placement_words_.raw(), words.raw(), words.nbytes(), device_.index);
 
   for (Place& place : places_) {
-    place.tags = on_device({num_local(), max_rows()}, DType::kI32);
+    place.row_words = on_device({2, num_local(), max_rows()}, DType::kI32);
+    place.ranges = on_device({num_local(), group.size()}, DType::kI64);
     place.counts = on_device({num_local()}, DType::kI32);
     place.num_messages = Tensor::zeros({group.size()}, DType::kI32, device_);
     place.message_rows =
@@ -184,6 +195,9 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
+  if (options.in_dtype == DType::kF32) {  // rows of other types travel as elements of two bytes
+    comm::load_low_latency_dispatch(device_.index, DType::kBF16, dispatch_shared_);
+  }
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
   // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
@@ -247,7 +261,6 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags, previous, records_event] = input;
   expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
@@ -256,39 +269,53 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   if (!place.result.expired()) {
     throw_third_result(number);
   }
-  const bool is_cast = cast != LowLatencyCast::kNone;
-  const Shape shape = {num_local(), max_rows(), options.hidden};
-  Tensor& rows = is_cast ? place.cast_rows : place.rows;
-  if (!rows) {
-    rows = on_device(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
-    if (is_cast) {
-      place.scales =
-          on_device({num_local(), max_rows(), options.hidden / comm::kCastGroup}, DType::kF32);
-    }
-  }
+  const bool is_cast = input.cast != LowLatencyCast::kNone;
+  const LowLatencyRow row = row_of(input);
+  const int64_t most = num_local() * max_rows();
+  const Tensor& rows = at_least(is_cast ? place.cast_rows : place.rows, most * row.value_bytes);
+  const TensorKind scale = scale_spec(input, max_rows());
+  const Tensor& scales =
+      at_least(is_cast ? place.cast_scales : place.given_scales,
+               scale.shape.size() == 0 ? 0 : row_bytes(scale.dtype, scale.shape.numel()));
   calls_ = number;
-  stream.wait(previous);
+  stream.wait(input.previous);
 
   Dispatch dispatch;
   dispatch.handle = std::make_shared<CudaHandle>();
   dispatch.handle->owner = this;
-  dispatch.records_event = records_event;
+  dispatch.records_event = input.records_event;
+  dispatch.operands = input;
   dispatch.handle->place = place_index;
-  dispatch.handle->num_tokens = topk_ids.dim(0);
+  dispatch.handle->num_tokens = input.topk_ids.dim(0);
+  dispatch.handle->num_rows = room_of(input) * group.size();
   place.result = dispatch.handle;
   comm::LowLatencyDispatchCall& call = dispatch.call;
   call = {};
   call.call = make_call(place_index);
   call.dtype = options.in_dtype;
-  call.cast = cast;
-  call.x = x.bytes();
-  call.ids = Ids::of(topk_ids);
-  call.tags = row_tags ? row_tags.data<int32_t>() : nullptr;
-  call.num_tokens = static_cast<int>(topk_ids.dim(0));
+  if (!is_cast && (input.x.dtype() != options.in_dtype)) {
+    // Rows of other types travel as elements of two bytes; a message has the same place.
+    call.dtype = DType::kBF16;
+    call.call.layout = layout_.with_rows(row.value_bytes / 2, 2);
+  }
+  call.cast = input.cast;
+  call.max_tokens = static_cast<int>(room_of(input));
+  call.scale_at = row.scale_offset();
+  call.scale_bytes = is_cast ? 0 : static_cast<int>(row.scale_bytes);
+  call.x = input.x.bytes();
+  call.x_scale = input.x_scale ? input.x_scale.bytes() : nullptr;
+  call.ids = Ids::of(input.topk_ids);
+  call.tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr;
+  call.num_tokens = static_cast<int>(input.topk_ids.dim(0));
+  call.scales = input.scales;
   call.out = rows.bytes();
-  call.out_scale = is_cast ? place.scales.data<float>() : nullptr;
-  call.out_tags = place.tags.data<int32_t>();
+  call.out_scale = scales ? scales.bytes() : nullptr;
+  call.out_tags = place.row_words.data<int32_t>();
+  call.out_tokens = call.out_tags + most;
   call.out_count = place.counts.data<int32_t>();
+  call.out_ranges = place.ranges.data<int64_t>();
+  call.received = input.received ? input.received.data<int32_t>() : nullptr;
+  call.wait_us = input.wait_us ? input.wait_us.data<int64_t>() : nullptr;
   call.expert_rows = expert_rows_.data<int64_t>();
   return dispatch;
 }
@@ -296,22 +323,58 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
-  keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
   // The tensors of a result keep the handle alive, and so its place and its memory.
-  const auto share = [&](const Tensor& tensor) {
-    return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
+  const auto share = [&](const Tensor& memory, int64_t offset, const TensorKind& spec) {
+    keep->memory.push_back(memory);
+    return Tensor::share(keep, memory.bytes() + offset, spec.shape, spec.dtype, device_);
   };
   LowLatencyDispatchOutput output;
-  const bool is_cast = dispatch.call.cast != LowLatencyCast::kNone;
-  output.x = share(is_cast ? place.cast_rows : place.rows);
-  if (is_cast) {
-    output.x_scale = share(place.scales);
+  const LowLatencyDispatchInput& input = dispatch.operands;
+  const bool is_cast = input.cast != LowLatencyCast::kNone;
+  const int64_t rows = keep->num_rows;
+  const TensorKind words{{num_local(), rows}, DType::kI32};
+  output.x =
+      share(is_cast ? place.cast_rows : place.rows, 0,
+            {{num_local(), rows, options.hidden}, is_cast ? DType::kF8E4M3 : input.x.dtype()});
+  if (is_cast || input.x_scale) {
+    output.x_scale =
+        share(is_cast ? place.cast_scales : place.given_scales, 0, scale_spec(input, rows));
   }
-  output.expert_num_tokens = share(place.counts);
-  output.row_tags = share(place.tags);
+  output.expert_num_tokens = share(place.counts, 0, {place.counts.shape(), DType::kI32});
+  output.row_tags = share(place.row_words, 0, words);
+  output.source_token = share(place.row_words, place.row_words.nbytes() / 2, words);
+  output.source_ranges = share(place.ranges, 0, {place.ranges.shape(), DType::kI64});
   output.handle = dispatch.handle;
   output.event = dispatch.event;
   return output;
+}
+
+// Memory of at least `bytes`.  Where `kept` has fewer, results and kernels may still use it, so it
+// is kept, too.
+const Tensor& CudaLowLatency::at_least(Tensor& kept, int64_t bytes) {
+  if (bytes > 0 && (!kept || kept.nbytes() < bytes)) {
+    if (kept) {
+      outgrown_.push_back(kept);
+    }
+    kept = on_device({bytes}, DType::kU8);
+  }
+  return kept;
+}
+
+Tensor CudaLowLatency::combine_buffer(const LowLatencyHandle& handle) {
+  const CudaHandle& own = own_handle(handle);
+  const Tensor& memory =
+      at_least(places_[static_cast<size_t>(own.place)].expert_output,
+               num_local() * max_rows() * row_bytes(options.in_dtype, options.hidden));
+  return Tensor::share(std::make_shared<Tensor>(memory), memory.raw(),
+                       {num_local(), own.num_rows, options.hidden}, options.in_dtype, device_);
+}
+
+const CudaHandle& CudaLowLatency::own_handle(const LowLatencyHandle& handle) const {
+  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
+  expect(own != nullptr && own->owner == this,
+         "the handle does not come from a dispatch of this object");
+  return *own;
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
@@ -366,10 +429,8 @@ LowLatencyCombineOutput CudaLowLatency::combine(const Combine& call) {
 
 CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   const auto& [input, handle, stream, out] = given;
-  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
-  expect(own != nullptr && own->owner == this,
-         "the handle does not come from a dispatch of this object");
-  expect_combine(input, own->num_tokens, out);
+  const CudaHandle* own = &own_handle(handle);
+  expect_combine(input, own->num_tokens, own->num_rows, out);
   expect_here(stream);
   check();
   stream.wait(input.previous);
@@ -378,9 +439,10 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   call.call = make_call(own->place);
   call.dtype = options.in_dtype;
   call.x = input.x.bytes();
-  call.ids = input.topk_ids.data<int32_t>();
+  call.ids = Ids::of(input.topk_ids);
   call.weights = input.topk_weights.data<float>();
   call.out = out.bytes();
+  call.wait_us = input.wait_us ? input.wait_us.data<int64_t>() : nullptr;
   call.num_tokens = static_cast<int>(own->num_tokens);
   call.sum = options.sum;
   call.in_bulk = tuning_.in_bulk;
