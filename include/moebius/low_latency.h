@@ -47,6 +47,11 @@ struct LowLatencyOptions {
   DType in_dtype = DType::kBF16;  // bf16, f16 or f32
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
   LowLatencySum sum = LowLatencySum::kSelections;
+  // CPUs of one node: a call that misses a rank, because it has left or its deadline has passed,
+  // excludes it, as set_dead() does, and goes on without it instead of throwing the CommError.  So
+  // does every survivor, in this call or in the next; dead_ranks() tells.  The rank itself gets the
+  // CommError.  The same on all ranks.
+  bool excludes_missing = false;
 };
 
 enum class LowLatencyCast : uint8_t {
@@ -112,6 +117,19 @@ struct LowLatencyDispatchOutput {
   Event event = {};  // with records_event: the outputs are complete when it is
 };
 
+// How a combine sends rows back.
+enum class LowLatencyCoding : uint8_t {
+  kNone,  // in in_dtype
+  // 10 bits per element: a sign and 9 bits on a logarithmic scale per 128 elements, 168 bytes for
+  // them.  With log_max = log2 of the largest magnitude, log_min = log2 of the smallest that is
+  // normal, but at least log_max - 32, and step = (log_max - log_min) / 510, a code c > 0 stands
+  // for 2^(log_min + (c - 1) step); it is the nearest on this scale, and what is smaller has c = 1.
+  // 0 stands for 0 and for subnormal numbers.  So an element changes by a factor of 2^(step / 2) at
+  // most, unless it is below 2^-32 of the largest.  A group with a NaN or an infinity reads as NaN.
+  // src/comm/low_latency/logfmt.h has every operation; CPUs and GPUs give the same bits.
+  kLogFmt10,
+};
+
 struct LowLatencyCombineInput {
   Tensor x;                    // [L, rows, H] in_dtype, rows in dispatch's order
   Tensor topk_ids;             // i32 or i64 [T, K], as given to dispatch
@@ -119,6 +137,10 @@ struct LowLatencyCombineInput {
   Event previous = {};         // the stream waits for it before anything is read
   bool records_event = false;  // as for dispatch
   Tensor wait_us = {};         // i64 [R], optional: as for dispatch, until all rows are back
+  // The same on all ranks.  kLogFmt10 needs hidden to be a multiple of 128, and x at an address
+  // that is a multiple of 16 on GPUs.  It is Unsupported for sums per rank and on GPUs of several
+  // nodes.
+  LowLatencyCoding coding = LowLatencyCoding::kNone;
 };
 struct LowLatencyCombineOutput {
   // [T, H] in_dtype, summed as LowLatencySum says; masked selections and excluded ranks add nothing
@@ -130,8 +152,8 @@ class LowLatency {
  public:
   // The group must outlive the object.  The call is collective.  Throws InvalidArgument:
   // max_tokens, hidden or topk < 1, in_dtype other than bf16, f16 and f32, an expert on a rank that
-  // the group does not have; Unsupported: sums per rank over several nodes, more than a GPU's
-  // kernels have room for.
+  // the group does not have; Unsupported: sums per rank over several nodes, excludes_missing but
+  // on CPUs of one node, more than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/low_latency/logfmt.h"
 #include "tests/comm/low_latency_calls.h"
 
 namespace moebius::testing {
@@ -471,6 +472,87 @@ TEST_P(LowLatencyTest, QuantizedRowsTravelAtTheirOwnSize) {
     wrong.cast = LowLatencyCast::kFp8;
     wrong.x_scale = Tensor::zeros({r.in.x.dim(0), 2}, DType::kF32);
     EXPECT_THROW(r.transport.dispatch(wrong, r.stream), InvalidArgument);
+  });
+}
+
+// Sums are those of rows that were coded and decoded, and near those of the rows themselves.
+TEST_P(LowLatencyTest, RowsOfTenBitsComeBackWeighted) {
+  const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+  run(p, make_inputs(p), [&](LowLatencyRank& r) {
+    for (int call = 0; call < num_calls(); ++call) {
+      const auto received = r.dispatch();
+      LowLatencyCombineInput back{run_experts(p, r.rank, received), r.in.ids, r.in.weights};
+      back.coding = LowLatencyCoding::kLogFmt10;
+      const Tensor sums = r.transport.combine(back, *received.handle, r.stream).x;
+      const Tensor plain = expected_combined(p, r.in);
+      std::vector<std::byte> coded(static_cast<size_t>(logfmt::row_bytes(p.hidden)));
+      std::vector<float> row(static_cast<size_t>(p.hidden));
+      for (int64_t t = 0; t < sums.dim(0); ++t) {
+        std::vector<float> sum(static_cast<size_t>(p.hidden), 0.0f);
+        std::vector<float> bound(static_cast<size_t>(p.hidden), 0.0f);
+        for (int64_t k = 0; k < p.topk; ++k) {
+          const int32_t id = r.in.ids.data<int32_t>()[t * p.topk + k];
+          if (id < 0) {
+            continue;
+          }
+          const Tensor y = Tensor::empty({p.hidden}, DType::kBF16);
+          for (int64_t h = 0; h < p.hidden; ++h) {
+            set_float(y, h, get_float(r.in.x, t * p.hidden + h) * static_cast<float>(id + 1));
+          }
+          logfmt::encode_row(DType::kBF16, y.bytes(), p.hidden, coded.data());
+          logfmt::decode_row(coded.data(), p.hidden, row.data());
+          const float weight = r.in.weights.data<float>()[t * p.topk + k];
+          for (size_t h = 0; h < sum.size(); ++h) {
+            sum[h] += weight * row[h];
+            bound[h] += weight * std::fabs(row[h]);
+          }
+        }
+        for (int64_t h = 0; h < p.hidden; ++h) {
+          const auto i = static_cast<size_t>(h);
+          ASSERT_EQ(get_float(sums, t * p.hidden + h), static_cast<float>(BFloat16(sum[i])));
+          ASSERT_NEAR(get_float(sums, t * p.hidden + h), get_float(plain, t * p.hidden + h),
+                      0.03f * bound[i]);
+        }
+      }
+    }
+  });
+}
+
+TEST(LowLatencyErrors, EveryRankRefusesRowsOfAnotherCoding) {
+  run_thread_ranks({.num_ranks = 2}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(2, 2), {8, 128, 1, DType::kBF16});
+    const Stream stream = Stream::cpu(1);
+    const Tensor x = Tensor::zeros({4, 128}, DType::kBF16);
+    const Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+    const Tensor weights = Tensor::zeros({4, 1}, DType::kF32);
+    const auto received = transport.dispatch({.x = x, .topk_ids = ids}, stream);
+    LowLatencyCombineInput back{received.x, ids, weights};
+    back.coding = group.rank() == 0 ? LowLatencyCoding::kLogFmt10 : LowLatencyCoding::kNone;
+    try {
+      transport.combine(back, *received.handle, stream);
+      ADD_FAILURE() << "rank " << group.rank() << " has summed rows of two codings";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("returns"), std::string::npos) << error.what();
+    }
+  });
+  run_thread_ranks({}, [](Group& group) {
+    const Stream stream = Stream::cpu(1);
+    const Tensor ids = Tensor::zeros({1, 1}, DType::kI32);
+    const Tensor weights = Tensor::zeros({1, 1}, DType::kF32);
+    for (const int64_t hidden : {int64_t{64}, int64_t{128}}) {
+      LowLatency transport(group, ExpertPlacement::linear(1, 1),
+                           {8, hidden, 1, DType::kBF16, 0,
+                            hidden == 128 ? LowLatencySum::kRanks : LowLatencySum::kSelections});
+      const auto received = transport.dispatch(
+          {.x = Tensor::zeros({1, hidden}, DType::kBF16), .topk_ids = ids}, stream);
+      LowLatencyCombineInput back{received.x, ids, weights};
+      back.coding = LowLatencyCoding::kLogFmt10;
+      if (hidden == 128) {
+        EXPECT_THROW(transport.combine(back, *received.handle, stream), Unsupported);
+      } else {
+        EXPECT_THROW(transport.combine(back, *received.handle, stream), InvalidArgument);
+      }
+    }
   });
 }
 

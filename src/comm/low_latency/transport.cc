@@ -6,6 +6,7 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/logfmt.h"
 #include "core/ids.h"
 #include "moebius/low_latency.h"
 
@@ -161,12 +162,27 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   if (input.wait_us) {
     expect_here(input.wait_us, {group.size()}, DType::kI64, "wait_us");
   }
+  if (input.coding != LowLatencyCoding::kNone) {
+    if (options.sum == LowLatencySum::kRanks) {
+      throw Unsupported("logfmt rows with sums per rank, which are rounded where they leave");
+    }
+    expect_multiple_of(options.hidden, logfmt::kGroup, "hidden of a combine of logfmt rows");
+    if (group.device().is_cuda()) {
+      expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(input.x.raw())), 16,
+                         "the address of x of a combine of logfmt rows");
+    }
+  }
   expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
   expect_valid(options);
   expect_placed(placement, group);
+  if (options.excludes_missing && (group.device().is_cuda() || group.topology().num_nodes() > 1)) {
+    throw Unsupported(fmt::format(
+        "low latency that excludes missing ranks is for CPUs of one node, these ranks are on {}",
+        group.device().is_cuda() ? "GPUs" : fmt::format("{} nodes", group.topology().num_nodes())));
+  }
   state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
                                     : make_cpu_low_latency(group, std::move(placement), options);
 }

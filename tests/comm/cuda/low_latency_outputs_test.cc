@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/low_latency/logfmt.h"
 #include "tests/comm/cuda/low_latency_ranks.h"
 
 namespace moebius::testing {
@@ -259,6 +260,51 @@ TEST_P(LowLatencyCuda, WaitsAreAddedToTheCallersTensors) {
       }
     }
   });
+}
+
+// The sums have the bits of rows that were coded and decoded on the CPU.
+TEST_P(LowLatencyCuda, RowsOfTenBitsComeBackWithTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    Problem p = make_problem(9, 3, 1664);
+    p.dtype = dtype;
+    run_ranks(p, [&](Rank& r) {
+      const Input in = make_input(p, r.group.rank(), kSeed);
+      const DeviceInput there = put(r, in);
+      for (int call = 0; call < 3; ++call) {
+        const auto got = r.gpu.dispatch({.x = there.x, .topk_ids = there.ids}, r.stream);
+        LowLatencyCombineInput back{got.x, there.ids, there.weights};
+        back.coding = LowLatencyCoding::kLogFmt10;
+        if (!is_one_node()) {
+          EXPECT_THROW(r.gpu.combine(back, *got.handle, r.stream), Unsupported);
+          return;
+        }
+        const auto sums = call % 2 == 0 ? r.gpu.combine(back, *got.handle, r.stream)
+                                        : r.gpu.combine_async(back, *got.handle, r.stream).finish();
+        r.finish();
+        const Tensor x = down(r, sums.x);
+        std::vector<std::byte> coded(static_cast<size_t>(logfmt::row_bytes(1664)));
+        std::vector<float> row(1664);
+        for (int64_t t = 0; t < x.dim(0); ++t) {
+          logfmt::encode_row(dtype, in.x[t].bytes(), 1664, coded.data());
+          logfmt::decode_row(coded.data(), 1664, row.data());
+          std::vector<float> sum(1664, 0.0f);
+          for (int64_t k = 0; k < 3; ++k) {
+            if (in.ids.data<int32_t>()[3 * t + k] >= 0) {
+              const float weight = in.weights.data<float>()[3 * t + k];
+              for (size_t h = 0; h < sum.size(); ++h) {
+                sum[h] += weight * row[h];
+              }
+            }
+          }
+          const Tensor expected = Tensor::empty({1664}, dtype);
+          for (size_t h = 0; h < sum.size(); ++h) {
+            set_float(expected, static_cast<int64_t>(h), sum[h]);
+          }
+          ASSERT_TRUE(same_bytes(x[t], expected)) << "token " << t;
+        }
+      }
+    });
+  }
 }
 
 TEST_P(LowLatencyCuda, AnotherRoomOnOneRankIsAnError) {

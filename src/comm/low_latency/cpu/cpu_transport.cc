@@ -77,19 +77,40 @@ int64_t CpuLowLatency::seen_signal(Signal kind, int bank, int peer) const {
 int64_t CpuLowLatency::wait_signal(
     Signal kind, int bank, int peer, int64_t call, std::string_view op, const Look& look) {
   const auto seen = [&] { return seen_signal(kind, bank, peer); };
-  group.wait_until(
-      op, peer,
-      [&] {
-        if (look) {
-          look();
-        }
-        return seen() >= call;
-      },
-      [&] {
-        return fmt::format("expected \"{}\" of call {}, seen call {}",
-                           kSignalNames[static_cast<size_t>(kind)], call, seen());
-      });
+  const int64_t unit = kind == Signal::kReturned ? kReturnedUnit : 1;
+  const auto wait = [&] {
+    group.wait_until(
+        op, peer,
+        [&] {
+          if (look) {
+            look();
+          }
+          return seen() >= call;
+        },
+        [&] {
+          return fmt::format("expected \"{}\" of call {}, seen call {}",
+                             kSignalNames[static_cast<size_t>(kind)], call / unit, seen() / unit);
+        });
+  };
+  while (!is_dead(peer)) {
+    try {
+      wait();
+      break;
+    } catch (const CommError& error) {
+      exclude_missing(error);  // the peer may only have waited for that rank
+    }
+  }
   return seen();
+}
+
+void CpuLowLatency::exclude_missing(const CommError& error) {
+  const int missing = error.peer();
+  if (!options.excludes_missing || !error.peer_is_silent() || missing < 0 ||
+      missing == group.rank()) {
+    throw CommError(error);
+  }
+  group.set_dead(missing, true);
+  dead[static_cast<size_t>(missing)] = true;
 }
 
 void CpuLowLatency::signal_all(Signal kind, int bank, int64_t call) {

@@ -78,7 +78,8 @@ struct CpuLowLatency final : LowLatency::State {
   void await_all(
       Signal kind, int bank, int64_t call, std::string_view op, const Tensor& wait_us = {});
   // Acquire.  pairs with send_signal of the peer.  Returns the value that it saw, at least `call`.
-  // `look`, if there is one, is called now and then while it waits.
+  // `look`, if there is one, is called now and then while it waits.  Where missing ranks are
+  // excluded, it also ends when the peer is; the value then says nothing.
   using Look = std::function<void()>;
   int64_t wait_signal(Signal kind,
                       int bank,
@@ -86,6 +87,8 @@ struct CpuLowLatency final : LowLatency::State {
                       int64_t call,
                       std::string_view op,
                       const Look& look = nullptr);
+  // Excludes the rank that a failed wait has missed, and throws where none is to be excluded.
+  void exclude_missing(const CommError& error);
   int64_t seen_signal(Signal kind, int bank, int peer) const;
 
   const LowLatencyHandleState& own_handle(const LowLatencyHandle& handle) const;

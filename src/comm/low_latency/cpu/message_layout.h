@@ -25,6 +25,8 @@ namespace moebius {
 
 enum class Signal : int { kRows, kUnpacked, kReturned, kResumed, kWeights };
 inline constexpr int kNumSignals = 5;
+// kReturned holds this many times its call, plus the LowLatencyCoding of the rows.
+inline constexpr int64_t kReturnedUnit = 2;
 
 // The rows of a call.
 struct LowLatencyRow {

@@ -383,7 +383,8 @@ void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, con
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {
-  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections &&
+                           call.coding == LowLatencyCoding::kNone;
   comm::launch_low_latency_combine(call, {num_blocks_, uses_stages ? combine_shared_ : 0,
                                           device_.index, stream.native_handle()});
 }
@@ -445,6 +446,7 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   call.wait_us = input.wait_us ? input.wait_us.data<int64_t>() : nullptr;
   call.num_tokens = static_cast<int>(own->num_tokens);
   call.sum = options.sum;
+  call.coding = input.coding;
   call.in_bulk = tuning_.in_bulk;
   call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
   call.max_unit_parts = max_unit_parts_;

@@ -98,6 +98,7 @@ struct LowLatencyCombineCall {
   int64_t* wait_us;      // [R], the caller's, or null
   int num_tokens;
   LowLatencySum sum;
+  LowLatencyCoding coding;
   bool in_bulk;        // rows go through shared memory, if they and x are aligned to 16 bytes
   int unit_parts;      // parts of a row that a warp sends at a time; 0: by the number of rows
   int max_unit_parts;  // the most for which shared memory has room

@@ -291,6 +291,10 @@ Tensor CudaNodesLowLatency::combine_buffer(const LowLatencyHandle& handle) {
 
 Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
   const auto& [input, handle_, stream, out] = call;
+  if (input.coding != LowLatencyCoding::kNone) {
+    throw Unsupported(fmt::format("logfmt rows on GPUs of {} nodes: they must share one",
+                                  group.topology().num_nodes()));
+  }
   const NodesHandle* own = &own_handle(handle_);
   const Mailboxes& boxes = own->boxes;
   expect_combine(input, own->num_tokens, own->num_rows, out);
