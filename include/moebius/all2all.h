@@ -42,10 +42,12 @@ std::unique_ptr<PrepareFinalize> make_high_throughput(
     std::shared_ptr<HighThroughput> transport, std::optional<int64_t> capacity = std::nullopt);
 
 // Batched format, with at most LowLatencyOptions::max_tokens tokens per rank and call.  Rows are
-// cast to fp8 in flight when the scheme is fp8 with groups of 128; other schemes quantize the rows
-// after they have arrived, expert by expert.  Weights are applied in combine, so the experts must
-// delegate. It does not accept fp8 with a scale per token, a deferred fp8 cast, or an fp8 cast of
-// hidden sizes that are not multiples of 128. Throws InvalidArgument where there is no transport.
+// cast to fp8 in flight when the scheme is fp8 with groups of 128.  Where else the scales of a row
+// depend on this row alone (a scale per token, groups of other sizes), tokens are quantized once
+// and travel so.  Other schemes quantize the rows after they have arrived, expert by expert.
+// Weights are applied in combine, so the experts must delegate.  It does not accept a deferred fp8
+// cast, or an fp8 cast of hidden sizes that are not multiples of 128.  Throws InvalidArgument where
+// there is no transport.
 std::unique_ptr<PrepareFinalize> make_low_latency(std::shared_ptr<LowLatency> transport);
 
 }  // namespace moebius

@@ -48,6 +48,11 @@ struct LowLatencyOptions {
   DType in_dtype = DType::kBF16;  // bf16, f16 or f32
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
   LowLatencySum sum = LowLatencySum::kSelections;
+  // CPUs of one node: a call that misses a rank, because it has left or its deadline has passed,
+  // excludes it, as set_dead() does, and goes on without it instead of throwing the CommError.  So
+  // does every survivor, in this call or in the next; dead_ranks() tells.  The rank itself gets the
+  // CommError.  The same on all ranks.
+  bool excludes_missing = false;
   bool operator==(const LowLatencyOptions&) const = default;
 };
 
@@ -58,6 +63,14 @@ enum class LowLatencyCast : uint8_t {
   // With either cast a group with an infinity has an infinite scale, and so reads as NaN.
 };
 
+// How the scales of a cast lie in memory; G = H / 128.
+enum class LowLatencyScales : uint8_t {
+  kRows,           // f32 [L, rows, G]
+  kColumns,        // f32 [L, G, rows], as GEMMs with block scales load them
+  kPackedColumns,  // i32 [L, ceil(G / 4), rows]: the exponents (e8m0) of four groups, the first in
+                   // the lowest byte, 0 where there is no group; with kFp8Ue8m0 only
+};
+
 // What a dispatch did.  It is needed to combine.
 class LowLatencyHandle {
  public:
@@ -65,19 +78,25 @@ class LowLatencyHandle {
 };
 
 // Memory of the caller's that a dispatch writes its result to, in the shapes and dtypes of
-// LowLatencyDispatchOutput.  What is not given is the library's.  The rows go there directly.
+// LowLatencyDispatchOutput, which follow from the rows, the cast and the room of the call.  What is
+// not given is the library's.  The rows go there directly.  On GPUs the addresses of x and x_scale
+// are multiples of 16.
 struct LowLatencyInto {
-  Tensor x;
-  Tensor x_scale;
-  Tensor expert_num_tokens;
-  Tensor row_tags;
+  Tensor x = {};
+  Tensor x_scale = {};
+  Tensor expert_num_tokens = {};
+  Tensor row_tags = {};
+  Tensor source_token = {};
+  Tensor source_ranges = {};
 };
 
 struct LowLatencyDispatchInput {
-  Tensor x;  // [T, H] in_dtype, T <= max_tokens
-  // i32 or i64 [T, K] global, -1 = masked.  A token that names an expert several times gets a row for each
-  // time.  All tokens of a rank may name an expert max_tokens times.
-  Tensor topk_ids;
+  // [T, H] in_dtype, T <= max_tokens.  Without a cast also rows that were quantized before, of any
+  // dtype whose rows have no more bytes, and an even number of them.
+  Tensor x = {};
+  // i32 or i64 [T, K] global, -1 = masked.  A token that names an expert several times gets a row
+  // for each time.  All tokens of a rank may name an expert max_tokens times.
+  Tensor topk_ids = {};
   LowLatencyCast cast = LowLatencyCast::kNone;
   // i32 [T]: a word of the caller's that travels with the token; each rank may give some or none.
   Tensor row_tags = {};
@@ -85,26 +104,61 @@ struct LowLatencyDispatchInput {
   // The output has an event.  Recording one takes the host some microseconds on a GPU, which a step
   // of decode pays only where somebody waits for the event.
   bool records_event = false;
+  // [T, G] of any dtype: scales of rows that were quantized before; optional.  They travel beside
+  // the rows, and the two have no more bytes than a row of in_dtype, or of the cast.
+  Tensor x_scale = {};
+  LowLatencyScales scales = LowLatencyScales::kRows;  // of a cast
+  // The room of this call, at most that of the options and the same on all ranks: outputs have
+  // max_tokens * R rows per expert.  0: that of the options.
+  int64_t max_tokens = 0;
+  // Statistics of the caller; optional.  The call adds to them.
+  Tensor received = {};  // i32 [L]: rows received per local expert
+  // i64 [R]: microseconds from the begin of the receive half (of the call, where both halves are
+  // one kernel) until a rank was heard of: all its rows are here, or on a GPU their number.  On
+  // GPUs of several nodes nothing is added; ranks of other nodes are not measured.
+  Tensor wait_us = {};
   // These tensors may not overlap the inputs.  The handle of the output still takes one of the two
   // results, but does not keep these tensors.
   LowLatencyInto into = {};
 };
 
 struct LowLatencyDispatchOutput {
-  Tensor x;                  // [L, max_tokens * R, H] in_dtype or f8e4m3
-  Tensor x_scale;            // f32 [L, max_tokens * R, H / 128] with a cast
+  // rows = max_tokens * R, with the room of the call.
+  Tensor x;                  // [L, rows, H] in_dtype, f8e4m3, or the dtype that was given
+  Tensor x_scale;            // with a cast see LowLatencyScales; [L, rows, G] as they were given
   Tensor expert_num_tokens;  // i32 [L]
-  Tensor row_tags;           // i32 [L, max_tokens * R]: tags of the rows' tokens, -1 without one
+  Tensor row_tags;           // i32 [L, rows]: tags of the rows' tokens, -1 without one
+  Tensor source_token;       // i32 [L, rows]: the token's index on its rank
+  // i64 [L, R]: the rows of a local expert that come from a rank, as begin << 32 | count.
+  Tensor source_ranges;
   std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
   Event event = {};  // with records_event: the outputs are complete when it is
 };
 
+// How a combine sends rows back.
+enum class LowLatencyCoding : uint8_t {
+  kNone,  // in in_dtype
+  // 10 bits per element: a sign and 9 bits on a logarithmic scale per 128 elements, 168 bytes for
+  // them.  With log_max = log2 of the largest magnitude, log_min = log2 of the smallest that is
+  // normal, but at least log_max - 32, and step = (log_max - log_min) / 510, a code c > 0 stands
+  // for 2^(log_min + (c - 1) step); it is the nearest on this scale, and what is smaller has c = 1.
+  // 0 stands for 0 and for subnormal numbers.  So an element changes by a factor of 2^(step / 2) at
+  // most, unless it is below 2^-32 of the largest.  A group with a NaN or an infinity reads as NaN.
+  // src/comm/low_latency/logfmt.h has every operation; CPUs and GPUs give the same bits.
+  kLogFmt10,
+};
+
 struct LowLatencyCombineInput {
-  Tensor x;                    // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
+  Tensor x;                    // [L, rows, H] in_dtype, rows in dispatch's order
   Tensor topk_ids;             // i32 or i64 [T, K], as given to dispatch
   Tensor topk_weights;         // f32 [T, K]
   Event previous = {};         // the stream waits for it before anything is read
   bool records_event = false;  // as for dispatch
+  Tensor wait_us = {};         // i64 [R], optional: as for dispatch, until all rows are back
+  // The same on all ranks.  kLogFmt10 needs hidden to be a multiple of 128, and x at an address
+  // that is a multiple of 16 on GPUs.  It is Unsupported for sums per rank and on GPUs of several
+  // nodes.
+  LowLatencyCoding coding = LowLatencyCoding::kNone;
 };
 struct LowLatencyCombineOutput {
   // [T, H] in_dtype, summed as LowLatencySum says; masked selections and excluded ranks add nothing
@@ -116,8 +170,8 @@ class LowLatency {
  public:
   // The group must outlive the object.  The call is collective.  Throws InvalidArgument:
   // max_tokens, hidden or topk < 1, in_dtype other than bf16, f16 and f32, an expert on a rank that
-  // the group does not have; Unsupported: sums per rank over several nodes, more than a GPU's
-  // kernels have room for.
+  // the group does not have; Unsupported: sums per rank over several nodes, excludes_missing but
+  // on CPUs of one node, more than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
@@ -155,6 +209,11 @@ class LowLatency {
                                                  const LowLatencyHandle& handle,
                                                  const Stream& stream,
                                                  const Tensor& out_x = {});
+
+  // [L, rows, H] in_dtype: memory for the x of the combine of this dispatch.  A combine sends any x
+  // from where it is, without a copy on this rank; this one need not be allocated by the caller.
+  // It is the same for every other dispatch, and lives as long as the tensor or the handle.
+  Tensor combine_buffer(const LowLatencyHandle& handle);
 
   // On a GPU calls return before their work is done, so a failure is found later: by the next call,
   // or by this one, which throws what has become known until now.  It is a CommError for ids

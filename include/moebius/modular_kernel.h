@@ -27,7 +27,7 @@ struct KernelInput {
   Tensor hidden;              // [T, H] f32/bf16/f16
   Tensor topk_ids = {};       // i32 or i64 [T, K] (modular)
   Tensor topk_weights = {};   // f32 [T, K] (modular)
-  Tensor router_logits = {};  // f32 [T, E] (monolithic)
+  Tensor router_logits = {};  // f32, bf16 or f16 [T, E] (monolithic)
   int64_t num_experts = -1;   // E; -1: all experts are local
   // i32 [E], local index or -1.  It may be undefined where all experts are local, and where the
   // backend knows which are (PrepareFinalizeTraits::placed_experts).  In the latter case a map must

@@ -72,14 +72,17 @@ struct PrepareInput {
   Tensor hidden;            // [T, H] f32/bf16/f16; not modified
   Tensor topk_ids;          // i32 or i64 [T, K] global ids, -1 = masked (modular)
   Tensor topk_weights;      // f32 [T, K] (modular)
-  Tensor router_logits;     // f32 [T, E] (monolithic only)
+  Tensor router_logits;     // f32, bf16 or f16 [T, E] (monolithic only)
   int64_t num_experts = 0;  // E
   Tensor expert_map;        // i32 [E], local index or -1; undefined: all experts are local
   bool apply_router_weight_on_input = false;  // K must be 1
   const QuantConfig* quant = nullptr;         // required
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
-  OwnRows* own_rows = nullptr;                // optional; prepare writes it
+  // Tensors [T, ...] of the caller, of any dtype, that go where the rows go.  Backends of the
+  // standard format take them; the others throw Unsupported on all ranks.
+  std::vector<Tensor> extras = {};
+  OwnRows* own_rows = nullptr;  // optional; prepare writes it
   // Rows, for backends whose sends_in_waves() is true; see DispatchInput.  REQUIRES where
   // early_rows is not 0: the context has a stream for transfers.
   int64_t early_rows = 0;
@@ -96,7 +99,8 @@ struct PrepareResult {
   Tensor topk_weights;
   Tensor router_logits;
   Tensor lora_ids;
-  int64_t expected_rows = 0;  // see ExpertsInput
+  std::vector<Tensor> extras = {};  // each [M, ...]; empty: the caller's own hold
+  int64_t expected_rows = 0;        // see ExpertsInput
   // M of the rank that receives most rows; the same number on all ranks.
   std::optional<int64_t> most_rows = std::nullopt;
   // Where this is set, x, x_scale and expert_num_tokens may still be on their way.  The other

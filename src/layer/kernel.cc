@@ -386,9 +386,15 @@ void ModularKernel::State::route(const KernelInput& input,
   const Profile::Span span(context.profile, "router", context.stream, context.microbatch);
   const Tensor& logits = prepared.router_logits ? prepared.router_logits : input.router_logits;
   const Shape shape{logits.dim(0), router->config().topk};
-  const auto [ids, weights] =
-      context.get(WorkspaceSlot::kRouter, {{shape, DType::kI32}, {shape, DType::kF32}});
-  router->select(logits, ids, weights, context.stream);
+  const bool is_wide = logits.dtype() == DType::kF32;
+  const auto [ids, weights, wide] =
+      context.get(WorkspaceSlot::kRouter, {{shape, DType::kI32},
+                                           {shape, DType::kF32},
+                                           {is_wide ? Shape{0} : logits.shape(), DType::kF32}});
+  if (!is_wide) {
+    copy_rows(logits, wide, context.stream);
+  }
+  router->select(is_wide ? logits : wide, ids, weights, context.stream);
   prepared.topk_ids = ids;
   prepared.topk_weights = weights;
 }

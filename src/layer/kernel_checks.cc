@@ -163,7 +163,7 @@ void expect_kernel_input(const KernelParts& parts,
       return fmt::format("{} is monolithic: there is no router weight to put on its input yet",
                          prepare_finalize.name());
     });
-    expect_dtype(input.router_logits, DType::kF32, "router_logits");
+    expect_hidden_dtype(input.router_logits, "router_logits");
     expect_shape(input.router_logits, {num_tokens, num_experts}, "router_logits");
   } else {
     expect_id_dtype(input.topk_ids, "topk_ids");

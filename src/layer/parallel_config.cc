@@ -17,6 +17,22 @@ namespace {
 constexpr std::array<std::string_view, 4> kBackendNames = {"none", "allgather_reducescatter",
                                                            "high_throughput", "low_latency"};
 
+std::optional<All2AllBackend> backend_of_vllm(std::string_view name) {
+  constexpr std::pair<std::string_view, All2AllBackend> kNames[] = {
+      {"naive", All2AllBackend::kAllGatherReduceScatter},
+      {"deepep_high_throughput", All2AllBackend::kHighThroughput},
+      {"deepep_low_latency", All2AllBackend::kLowLatency}};
+  for (const auto& [theirs, backend] : kNames) {
+    if (name == theirs) {
+      return backend;
+    }
+  }
+  if (name == "pplx") {
+    throw Unsupported("all2all backend pplx is not here; low_latency serves the same calls");
+  }
+  return std::nullopt;
+}
+
 void expect_rank(int size, int rank, std::string_view group) {
   expect_ge(size, 1, fmt::format("{}_size", group));
   expect(0 <= rank && rank < size, [&] {
@@ -34,7 +50,7 @@ std::string_view name(All2AllBackend backend) {
 std::optional<All2AllBackend> all2all_backend_from_name(std::string_view name) {
   const auto found = std::find(kBackendNames.begin(), kBackendNames.end(), name);
   if (found == kBackendNames.end()) {
-    return std::nullopt;
+    return backend_of_vllm(name);
   }
   return static_cast<All2AllBackend>(found - kBackendNames.begin());
 }

@@ -90,14 +90,14 @@ int64_t batched_workspace(const Deployment& d, int64_t rows) {
   return inner_workspace(d, rows, true) + slots_of(d, rows, true) * (operand + row_bytes(d));
 }
 
-// The bytes of one received row and its tag.  CPUs keep room for rows of either form.
+// The bytes of one received row, its tag and its token.  CPUs keep room for rows of either form.
 int64_t output_row_bytes(const Deployment& d) {
-  constexpr int64_t kTag = 4;
+  constexpr int64_t kWords = 8;
   if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
-    return kTag + row_bytes(d);
+    return kWords + row_bytes(d);
   }
   const int64_t cast = coded_row_bytes(d);
-  return kTag + (d.device.is_cuda() ? cast : cast - d.layer.hidden + row_bytes(d));
+  return kWords + (d.device.is_cuda() ? cast : cast - d.layer.hidden + row_bytes(d));
 }
 
 // The rows for the experts where prepare makes new ones, because it quantizes or gathers rows.

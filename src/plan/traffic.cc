@@ -173,7 +173,8 @@ class Counter {
       for (int r = 0; r < deployment_.ranks; ++r) {
         const bool by_message = by_messages || !same_node(s, r);
         send(&RankTraffic::dispatch, s, r,
-             by_message ? static_cast<double>(layout.mailbox_bytes())
+             by_message ? static_cast<double>(
+                              layout.mailbox_bytes(low_latency_row(deployment_), layout.max_tokens))
                         : copies_.rank_copies(s, r) * row);
         const double selections = copies_.rank_selections(s, r);
         send(&RankTraffic::combine, r, s,
@@ -223,6 +224,14 @@ RowLayout high_throughput_layout(const Deployment& d) {
           {.ids = 4 * d.layer.routing.topk, .weights = 4 * d.layer.routing.topk}};
 }
 
+LowLatencyRow low_latency_row(const Deployment& d) {
+  if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
+    return {row_bytes(d), 0};
+  }
+  const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
+  return {values, coded_row_bytes(d) - values};
+}
+
 int64_t low_latency_tokens() {
   return MoeConfig().max_num_tokens;
 }
@@ -247,7 +256,7 @@ bool travels_quantized(All2AllBackend backend, const Formats& formats) {
     case All2AllBackend::kHighThroughput:
       return spec.group.row == 1 && spec.group.col > 0;
     case All2AllBackend::kLowLatency:
-      return spec.format == QuantFormat::kFp8 && spec.group == GroupShape{1, 128};
+      return spec.group.row == 1;
     case All2AllBackend::kAllGatherReduceScatter:
       return !spec.group.is_per_tensor();
     case All2AllBackend::kNone:
@@ -273,7 +282,8 @@ double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
   if (d.device.is_cuda()) {  // the words of the header, and a flag per part
     return payload + kWord * (static_cast<double>(topk + 2) + num_flags(d));
   }
-  return static_cast<double>(LowLatencyLayout::make(low_latency_options(d), 1).message_bytes());
+  return static_cast<double>(
+      LowLatencyLayout::make(low_latency_options(d), 1).message_bytes(low_latency_row(d)));
 }
 
 }  // namespace moebius::plan

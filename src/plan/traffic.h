@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "comm/low_latency/cpu/message_layout.h"
 #include "comm/routing/row_layout.h"
 #include "plan/copies.h"
 
@@ -42,6 +43,8 @@ std::vector<RankTraffic> traffic(All2AllBackend backend,
 std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment& deployment);
 
 // The most tokens of a rank in one call of low latency; longer calls are cut.
+// How rows travel by low latency.
+LowLatencyRow low_latency_row(const Deployment& deployment);
 int64_t low_latency_tokens();
 LowLatencyOptions low_latency_options(const Deployment& deployment);
 

@@ -38,7 +38,7 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
 
 // tests/layer/conformance_test.cc has all rows of the matrix.
 TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
-  const JsonResult result = run_for_json("verify --problem fp8_channel_token/ref");
+  const JsonResult result = run_for_json("verify --problem fp8_block/ref");
   const auto& json = result.json;
   EXPECT_FALSE(json.contains("quant"));
   ASSERT_EQ(json["layer"]["cases"].size(), 1u);
@@ -48,7 +48,7 @@ TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
     EXPECT_EQ(row[impl], "ok") << impl;
   }
   EXPECT_EQ(row["low_latency"], "refused");
-  EXPECT_NE(result.out.find("low_latency has no fp8 scales per token"), std::string::npos)
+  EXPECT_NE(result.out.find("low_latency cannot defer the fp8 cast"), std::string::npos)
       << result.out;
   EXPECT_EQ(run_command("verify --problem no_such_case").exit_code, 2);
 }

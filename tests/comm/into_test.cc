@@ -148,6 +148,59 @@ TEST_P(IntoTest, LowLatencyGivesTheSameRowsInTheCallersTensors) {
   }
 }
 
+// Quantized rows with scales of the caller's and less room: each output has the bytes that it has
+// in the library's memory.
+TEST_P(IntoTest, LowLatencyGivesQuantizedRowsAndTheirSourcesInTheCallersTensors) {
+  constexpr int64_t kRoom = 40;
+  constexpr int64_t kScales = 2;
+  const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+  const std::vector<RankInput> inputs = make_inputs(p);
+  run_ranks(GetParam(), [&](Group& group) {
+    LowLatencyRank rank(group, p, inputs);
+    const int64_t num_local = p.placement().num_local(group.rank());
+    const int64_t rows = kRoom * p.num_ranks;
+    const int64_t num_tokens = p.num_tokens(group.rank());
+    const Tensor codes = Tensor::empty({num_tokens, p.hidden}, DType::kI8);
+    for (int64_t i = 0; i < codes.numel(); ++i) {
+      codes.data<int8_t>()[i] = static_cast<int8_t>(7 * i + group.rank());
+    }
+    const Tensor scales = Tensor::empty({num_tokens, kScales}, DType::kF32);
+    for (int64_t i = 0; i < scales.numel(); ++i) {
+      scales.data<float>()[i] = static_cast<float>(100 * group.rank() + i);
+    }
+    LowLatencyDispatchInput request{
+        .x = codes, .topk_ids = rank.in.ids, .x_scale = scales, .max_tokens = kRoom};
+    const LowLatencyDispatchOutput own = rank.transport.dispatch(request, rank.stream);
+    const LowLatencyInto into{
+        .x = Tensor::zeros({num_local, rows, p.hidden}, DType::kI8),
+        .x_scale = Tensor::zeros({num_local, rows, kScales}, DType::kF32),
+        .expert_num_tokens = Tensor::zeros({num_local}, DType::kI32),
+        .row_tags = Tensor::zeros({num_local, rows}, DType::kI32),
+        .source_token = Tensor::zeros({num_local, rows}, DType::kI32),
+        .source_ranges = Tensor::zeros({num_local, group.size()}, DType::kI64)};
+    request.into = into;
+    const LowLatencyDispatchOutput output = rank.transport.dispatch(request, rank.stream);
+    EXPECT_EQ(output.x.raw(), into.x.raw());
+    EXPECT_EQ(output.x_scale.raw(), into.x_scale.raw());
+    EXPECT_EQ(output.source_token.raw(), into.source_token.raw());
+    EXPECT_EQ(output.source_ranges.raw(), into.source_ranges.raw());
+    EXPECT_TRUE(same_bytes(output.expert_num_tokens, own.expert_num_tokens));
+    EXPECT_TRUE(same_bytes(output.source_ranges, own.source_ranges));
+    for (int64_t l = 0; l < num_local; ++l) {
+      const int64_t count = own.expert_num_tokens.data<int32_t>()[l];
+      for (const auto& [theirs, ours] : {std::pair(output.x, own.x),
+                                         {output.x_scale, own.x_scale},
+                                         {output.row_tags, own.row_tags},
+                                         {output.source_token, own.source_token}}) {
+        EXPECT_TRUE(same_bytes(theirs[l].slice(0, count), ours[l].slice(0, count)));
+      }
+    }
+    request.into = {.x = Tensor::zeros({num_local, rows + 1, p.hidden}, DType::kI8)};
+    expect_mentions(message_of([&] { rank.transport.dispatch(request, rank.stream); }),
+                    {"shape of x of into"});
+  });
+}
+
 TEST_P(IntoTest, LowLatencyRefusesTensorsThatDoNotFit) {
   const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
   const std::vector<RankInput> inputs = make_inputs(p);
@@ -160,7 +213,7 @@ TEST_P(IntoTest, LowLatencyRefusesTensorsThatDoNotFit) {
     request.into = {};
     request.into.x_scale = Tensor::zeros({1}, DType::kF32);
     expect_mentions(message_of([&] { rank.transport.dispatch(request, rank.stream); }),
-                    {"x_scale of into without a cast"});
+                    {"x_scale of into for rows without scales"});
     EXPECT_TRUE(rank.sums_rightly());
   });
 }

@@ -69,9 +69,14 @@ void expect_dispatched(const DispatchProblem& p,
                        const std::vector<RankInput>& inputs,
                        int rank,
                        const LowLatencyDispatchOutput& output,
-                       LowLatencyCast cast) {
+                       LowLatencyCast cast,
+                       int64_t room) {
   const int64_t num_local = p.placement().num_local(rank);
-  ASSERT_EQ(output.x.shape(), Shape({num_local, kMaxTokens * p.num_ranks, p.hidden}));
+  const int64_t rows = room * p.num_ranks;
+  ASSERT_EQ(output.x.shape(), Shape({num_local, rows, p.hidden}));
+  ASSERT_EQ(output.source_token.shape(), Shape({num_local, rows}));
+  ASSERT_EQ(output.source_ranges.shape(), Shape({num_local, p.num_ranks}));
+  std::vector<int64_t> from(static_cast<size_t>(num_local * p.num_ranks), 0);
   std::vector<int32_t> counts(static_cast<size_t>(num_local), 0);
   for_each_row(p, inputs, rank, [&](int source, int64_t selection, int64_t local, int64_t row) {
     if (::testing::Test::HasFatalFailure()) {
@@ -84,10 +89,19 @@ void expect_dispatched(const DispatchProblem& p,
       expect_cast(sent, output.x[local][row], output.x_scale[local][row],
                   cast == LowLatencyCast::kFp8Ue8m0);
     }
+    ASSERT_EQ(output.source_token[local].data<int32_t>()[row], selection / p.topk);
     ++counts[static_cast<size_t>(local)];
+    ++from[static_cast<size_t>(local * p.num_ranks + source)];
   });
   for (size_t l = 0; l < counts.size(); ++l) {
     ASSERT_EQ(output.expert_num_tokens.data<int32_t>()[l], counts[l]);
+    int64_t begin = 0;
+    for (size_t s = 0; s < static_cast<size_t>(p.num_ranks); ++s) {
+      const size_t i = l * static_cast<size_t>(p.num_ranks) + s;
+      ASSERT_EQ(output.source_ranges.data<int64_t>()[i], begin << 32 | from[i])
+          << "expert " << l << " rank " << s;
+      begin += from[i];
+    }
   }
 }
 

@@ -39,7 +39,8 @@ void expect_dispatched(const DispatchProblem& p,
                        const std::vector<RankInput>& inputs,
                        int rank,
                        const LowLatencyDispatchOutput& output,
-                       LowLatencyCast cast = kNoCast);
+                       LowLatencyCast cast = kNoCast,
+                       int64_t room = kMaxTokens);
 
 // Expert e multiplies a row by (e + 1).
 Tensor run_experts(const DispatchProblem& p, int rank, const LowLatencyDispatchOutput& received);

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Low latency on CPUs: what it refuses, and how it goes on without a rank.
+#include <chrono>
+#include <thread>
+
 #include "tests/comm/low_latency_calls.h"
 
 namespace moebius::testing {
@@ -96,6 +99,65 @@ TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
               std::string::npos)
         << error;
   }
+}
+
+// The last of four ranks leaves, or does nothing any more, before the third call or between a
+// dispatch and its combine.  The others go on without an error, with the sums of the live ranks.
+TEST(LowLatencyWithoutMissingRanks, CallsGoOnByThemselves) {
+  if (runs_on_mpi()) {
+    GTEST_SKIP() << "one rank leaves the job";
+  }
+  DispatchProblem p = low_latency_problems(4)[0];
+  const auto inputs = make_inputs(p);
+  for (const LowLatencySum sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
+    for (const bool leaves : {true, false}) {
+      for (const bool after_dispatch : {true, false}) {
+        SCOPED_TRACE(std::string(leaves ? "leaves" : "is silent") +
+                     (after_dispatch ? " before combine" : " before dispatch"));
+        const auto body = [&](Group& group) {
+          LowLatencyOptions options = options_for(p, sum);
+          options.excludes_missing = true;
+          LowLatency transport(group, p.placement(), options);
+          const Stream stream = Stream::cpu(1);
+          const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+          std::set<int> dead;
+          for (int call = 0; call < 6; ++call) {
+            const bool ends = group.rank() == 3 && call == 2;
+            const auto end = [&] {
+              if (!leaves) {  // much longer than the others wait
+                std::this_thread::sleep_for(std::chrono::seconds(3));
+              }
+            };
+            if (ends && !after_dispatch) {
+              return end();
+            }
+            const auto received = transport.dispatch({.x = in.x, .topk_ids = in.ids}, stream);
+            if (ends) {
+              return end();
+            }
+            if (call == 2) {
+              dead.insert(3);
+            }
+            const Tensor y = run_experts(p, group.rank(), received);
+            const Tensor sums =
+                transport.combine({y, in.ids, in.weights}, *received.handle, stream).x;
+            EXPECT_TRUE(same_bytes(sums, expected_combined(p, in, dead, sum))) << "call " << call;
+            EXPECT_EQ(transport.dead_ranks()[3], call >= 2) << "call " << call;
+          }
+          EXPECT_EQ(transport.dead_ranks(), (std::vector<bool>{false, false, false, true}));
+        };
+        run_thread_ranks({.num_ranks = 4, .timeout = std::chrono::milliseconds(1000)}, body);
+      }
+    }
+  }
+}
+
+TEST(LowLatencyWithoutMissingRanks, IsForOneNode) {
+  run_thread_ranks({.num_ranks = 2, .ranks_per_node = 1}, [](Group& group) {
+    LowLatencyOptions options{4, 128, 2, DType::kBF16};
+    options.excludes_missing = true;
+    EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 2), options), Unsupported);
+  });
 }
 
 // Runs `body` on 4 ranks, of which the last leaves early.  It returns how many rounds were right.

@@ -23,7 +23,6 @@ struct Refused {
   std::string_view reason;
 };
 constexpr Refused kRefused[] = {
-    {"fp8_channel_token", "low_latency", "no fp8 scales per token"},
     {"fp8_block/h320", "low_latency", "hidden 320 is not a multiple of 128"},
     {"fp8_block_ue8m0/h320", "low_latency", "hidden 320 is not a multiple of 128"},
     {"fp8_block/ref_f64", "low_latency", "cannot defer the fp8 cast"},

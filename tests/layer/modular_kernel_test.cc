@@ -463,6 +463,16 @@ TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
   router->select(bench.input.router_logits, chosen.topk_ids, chosen.topk_weights, {});
   EXPECT_LT(relative_error(output, expected_sum(chosen)), 1e-6);
   EXPECT_EQ(journal, (Journal{"prepare", "finalize"}));
+
+  // Logits of another float type are widened, which is exact.
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const Tensor narrow = convert(bench.input.router_logits, dtype);
+    bench.input.router_logits = narrow;
+    const Tensor of_narrow = bench.forward();
+    bench.input.router_logits = convert(narrow, DType::kF32);
+    const Tensor of_wide = bench.forward();
+    EXPECT_EQ(relative_error(of_narrow, of_wide), 0.0);
+  }
 }
 
 }  // namespace

@@ -51,7 +51,16 @@ TEST(ParallelConfig, BackendsHaveNames) {
                              All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
     EXPECT_EQ(all2all_backend_from_name(name(backend)), backend);
   }
-  EXPECT_EQ(all2all_backend_from_name("pplx"), std::nullopt);
+  EXPECT_EQ(all2all_backend_from_name("naive"), All2AllBackend::kAllGatherReduceScatter);
+  EXPECT_EQ(all2all_backend_from_name("deepep_high_throughput"), All2AllBackend::kHighThroughput);
+  EXPECT_EQ(all2all_backend_from_name("deepep_low_latency"), All2AllBackend::kLowLatency);
+  EXPECT_EQ(all2all_backend_from_name("deepep"), std::nullopt);
+  try {
+    all2all_backend_from_name("pplx");
+    ADD_FAILURE() << "pplx is taken";
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("pplx"), std::string::npos);
+  }
 }
 
 TEST(ParallelConfig, RefusesRanksOutsideTheirSize) {

@@ -97,6 +97,66 @@ std::vector<std::unique_ptr<PrepareFinalize>> standard_backends(Group& group) {
   return backends;
 }
 
+// Row r of every extra tensor belongs to row r of x.
+TEST(StandardBackendsOverRanks, CarryExtraTensorsOfTheCaller) {
+  run_thread_ranks({.num_ranks = 3}, [](Group& group) {
+    for (const auto& pf : standard_backends(group)) {
+      SCOPED_TRACE(pf->name());
+      Problem problem(group.rank() == 1 ? 0 : 5, 2, 8, DType::kF32);
+      const int64_t num_tokens = problem.input.hidden.dim(0);
+      const Tensor codes = Tensor::empty({num_tokens, 2}, DType::kI32);
+      const Tensor flags = Tensor::empty({num_tokens}, DType::kU8);
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        problem.input.hidden.data<float>()[8 * t] = static_cast<float>(100 * group.rank() + t);
+        codes.data<int32_t>()[2 * t] = group.rank();
+        codes.data<int32_t>()[2 * t + 1] = static_cast<int32_t>(t);
+        flags.data<uint8_t>()[t] = static_cast<uint8_t>(10 * group.rank() + t);
+      }
+      problem.input.extras = {codes, flags};
+      const PrepareResult rows = pf->prepare(problem.input, problem.context);
+      ASSERT_EQ(rows.extras.size(), 2u);
+      ASSERT_EQ(rows.extras[0].shape(), Shape({rows.x.dim(0), 2}));
+      ASSERT_EQ(rows.extras[1].shape(), Shape({rows.x.dim(0)}));
+      for (int64_t r = 0; r < rows.x.dim(0); ++r) {
+        const auto* code = rows.extras[0].data<int32_t>() + 2 * r;
+        EXPECT_EQ(rows.x.data<float>()[8 * r], static_cast<float>(100 * code[0] + code[1]));
+        EXPECT_EQ(rows.extras[1].data<uint8_t>()[r], 10 * code[0] + code[1]);
+      }
+      problem.input.extras = {Tensor::zeros({num_tokens + 1}, DType::kU8)};
+      EXPECT_THROW(pf->prepare(problem.input, problem.context), InvalidArgument);
+    }
+  });
+}
+
+TEST(BatchedBackends, RefuseExtraTensors) {
+  run_thread_ranks({.num_ranks = 2}, [](Group& group) {
+    Problem problem(3, 2, 8);
+    problem.input.extras = {Tensor::zeros({3}, DType::kU8)};
+    const auto low_latency = make_low_latency(group, ExpertPlacement::linear(4, 2),
+                                              {.max_tokens = 4, .hidden = 8, .topk = 2});
+    EXPECT_THROW(low_latency->prepare(problem.input, problem.context), Unsupported);
+    EXPECT_THROW(make_no_ep_batched(8, 4)->prepare(problem.input, problem.context), Unsupported);
+  });
+}
+
+// Logits travel in their own type.
+TEST(MonolithicBackend, GathersLogitsOfAnyFloatType) {
+  run_thread_ranks({.num_ranks = 2}, [](Group& group) {
+    const auto pf = make_allgather_reducescatter(group, /*monolithic=*/true);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      Problem problem(3, 2, 8);
+      problem.input.router_logits = random_tensor({3, 4}, dtype, 5);
+      const PrepareResult rows = pf->prepare(problem.input, problem.context);
+      ASSERT_EQ(rows.router_logits.dtype(), dtype);
+      ASSERT_EQ(rows.router_logits.shape(), Shape({6, 4}));
+      for (int64_t i = 0; i < 12; ++i) {
+        EXPECT_EQ(get_float(rows.router_logits, 12 * group.rank() + i),
+                  get_float(problem.input.router_logits, i));
+      }
+    }
+  });
+}
+
 TEST(StandardBackendsOverRanks, AcceptAllButNaiveBatchedReductions) {
   run_thread_ranks({.num_ranks = 1}, [](Group& group) {
     for (const auto& pf : standard_backends(group)) {

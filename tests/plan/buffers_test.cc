@@ -57,7 +57,7 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
             Stream());
       }
       for (size_t bank = 0; bank < 2; ++bank) {
-        for (const Tensor& t : {made.x[bank], made.x_scale[bank], made.row_tags_bank[bank]}) {
+        for (const Tensor& t : {made.x[bank], made.x_scale[bank], made.row_words[bank]}) {
           bytes += t ? t.nbytes() : 0;
         }
       }
@@ -69,12 +69,12 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
 }
 
 // As src/comm/low_latency/cuda/cuda_transport.cc allocates them: rows as they travel, scales of 128
-// elements, and tags, for 32 experts with 8 x 256 rows.
+// elements, tags and tokens, for 32 experts with 8 x 256 rows.
 TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
   for (const auto& [quant, row] : {std::pair("none", 2 * 7168), std::pair("fp8", 7168 + 4 * 56)}) {
     const Deployment d = preset_deployment("deepseek-v3", quant, 8);
     EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 128).outputs,
-              int64_t{2} * 32 * 8 * 256 * (row + 4))
+              int64_t{2} * 32 * 8 * 256 * (row + 8))
         << quant;
   }
 }

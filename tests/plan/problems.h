@@ -73,8 +73,8 @@ inline Copies counted_copies(const Deployment& d, const std::vector<std::vector<
   copies.num_nodes = topology.num_nodes();
   for (const auto& own : ids) {
     const auto tokens = static_cast<int64_t>(own.size()) / topk;
-    const Route ranks = make_route(own.data(), tokens, topk, rank_of, 0, d.ranks);
-    const Route nodes = make_route(own.data(), tokens, topk, node_of, 0, copies.num_nodes);
+    const Route ranks = make_route({own.data(), 1}, tokens, topk, rank_of, 0, d.ranks);
+    const Route nodes = make_route({own.data(), 1}, tokens, topk, node_of, 0, copies.num_nodes);
     copies.to_rank.insert(copies.to_rank.end(), ranks.copies.begin(), ranks.copies.end());
     copies.to_node.insert(copies.to_node.end(), nodes.copies.begin(), nodes.copies.end());
     std::vector<double> selections(static_cast<size_t>(d.ranks), 0.0);

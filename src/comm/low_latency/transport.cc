@@ -6,6 +6,7 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/logfmt.h"
 #include "core/deferred_release.h"
 #include "core/ids.h"
 #include "moebius/low_latency.h"
@@ -43,17 +44,30 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
   release_finished();  // a result may have been waiting for a stream
   const Tensor& x = input.x;
   const Tensor& topk_ids = input.topk_ids;
-  const bool is_cast = input.cast != LowLatencyCast::kNone;
+  const LowLatencyCast cast = input.cast;
+  expect_defined(topk_ids, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
   const int64_t num_tokens = topk_ids.dim(0);
-  expect_le(num_tokens, options.max_tokens, "tokens of a low-latency dispatch");
+  expect_ge(input.max_tokens, 0, "max_tokens of a low-latency dispatch");
+  expect_le(input.max_tokens, options.max_tokens, "max_tokens of a low-latency dispatch");
+  expect_le(num_tokens, room_of(input), "tokens of a low-latency dispatch");
   expect_ids_here(topk_ids, {num_tokens, options.topk});
-  expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
-  if (input.row_tags) {
-    expect_here(input.row_tags, {num_tokens}, DType::kI32, "row_tags");
-  }
-  if (is_cast) {
+  expect_rows(input, num_tokens);
+  const auto expect_optional = [&](const Tensor& tensor, const Shape& shape, DType dtype,
+                                   std::string_view what) {
+    if (tensor) {
+      expect_here(tensor, shape, dtype, what);
+    }
+  };
+  expect_optional(input.row_tags, {num_tokens}, DType::kI32, "row_tags");
+  expect_optional(input.received, {num_local()}, DType::kI32, "received");
+  expect_optional(input.wait_us, {group.size()}, DType::kI64, "wait_us");
+  expect(input.scales == LowLatencyScales::kRows || cast != LowLatencyCast::kNone,
+         "scales in columns without a cast: they are those of the cast");
+  expect(input.scales != LowLatencyScales::kPackedColumns || cast == LowLatencyCast::kFp8Ue8m0,
+         "packed scales are powers of two: they need the cast kFp8Ue8m0");
+  if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
     if (group.device().is_cuda()) {
@@ -61,36 +75,99 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
                          "the address of x of a low-latency dispatch with an fp8 cast");
     }
   }
-  expect_into(input.into, is_cast);
+  expect_into(input);
 }
 
-void LowLatency::State::expect_into(const LowLatencyInto& into, bool is_cast) const {
-  const auto expect_fits = [&](const Tensor& tensor, const Shape& shape, DType dtype,
+void LowLatency::State::expect_into(const LowLatencyDispatchInput& input) const {
+  const LowLatencyInto& into = input.into;
+  const int64_t rows = room_of(input) * group.size();
+  const auto expect_fits = [&](const Tensor& tensor, const TensorKind& kind,
                                std::string_view what) {
     if (tensor) {
-      expect_here(tensor, shape, dtype, what);
+      expect_here(tensor, kind.shape, kind.dtype, what);
       expect_writable(tensor, what);
     }
   };
-  expect_fits(into.x, {num_local(), max_rows(), options.hidden},
-              is_cast ? DType::kF8E4M3 : options.in_dtype, "x of into");
-  if (into.x && group.device().is_cuda()) {
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(into.x.raw())), 16,
-                       "the address of x of into");
-  }
-  expect(is_cast || !into.x_scale, "x_scale of into without a cast");
-  expect_fits(into.x_scale,
-              {num_local(), max_rows(), options.hidden / LowLatencyLayout::kScaleGroup},
-              DType::kF32, "x_scale of into");
-  expect_fits(into.expert_num_tokens, {num_local()}, DType::kI32, "expert_num_tokens of into");
-  expect_fits(into.row_tags, {num_local(), max_rows()}, DType::kI32, "row_tags of into");
+  const auto expect_aligned = [&](const Tensor& tensor, std::string_view what) {
+    if (tensor && group.device().is_cuda()) {
+      expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.raw())), 16, what);
+    }
+  };
+  const TensorKind words{{num_local(), rows}, DType::kI32};
+  expect_fits(into.x, rows_spec(input, rows), "x of into");
+  expect_aligned(into.x, "the address of x of into");
+  expect(!into.x_scale || row_of(input).scale_bytes > 0, "x_scale of into for rows without scales");
+  expect_fits(into.x_scale, scale_spec(input, rows), "x_scale of into");
+  expect_aligned(into.x_scale, "the address of x_scale of into");
+  expect_fits(into.expert_num_tokens, {{num_local()}, DType::kI32}, "expert_num_tokens of into");
+  expect_fits(into.row_tags, words, "row_tags of into");
+  expect_fits(into.source_token, words, "source_token of into");
+  expect_fits(into.source_ranges, {{num_local(), group.size()}, DType::kI64},
+              "source_ranges of into");
 }
 
-void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) const {
-  if (num_selections > options.max_tokens) {
+void LowLatency::State::expect_rows(const LowLatencyDispatchInput& input,
+                                    int64_t num_tokens) const {
+  const Tensor& x = input.x;
+  if (input.cast != LowLatencyCast::kNone) {
+    expect(!input.x_scale, "x_scale with a cast, which makes its own scales");
+  }
+  if (input.cast != LowLatencyCast::kNone || (x && x.dtype() == options.in_dtype)) {
+    expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
+  } else {
+    expect_defined(x, "x");
+    expect_here(x, {num_tokens, options.hidden}, x.dtype(), "x");
+  }
+  if (input.x_scale) {
+    expect_eq(input.x_scale.num_dims(), 2, "dimensions of x_scale");
+    expect_here(input.x_scale, {num_tokens, input.x_scale.dim(1)}, input.x_scale.dtype(),
+                "x_scale");
+  }
+  const LowLatencyLayout layout = LowLatencyLayout::make(options, group.size());
+  const LowLatencyRow row = row_of(input);
+  expect(row.value_bytes == layout.row_bytes() || row.value_bytes % 2 == 0, [&] {
+    return fmt::format("rows of x have {} bytes, expected an even number", row.value_bytes);
+  });
+  expect_le(row.value_bytes, layout.row_bytes(), "bytes of a row of x");
+  expect_le(row.bytes(), layout.max_row_bytes(), "bytes of a row of x and its scales");
+}
+
+LowLatencyRow LowLatency::State::row_of(const LowLatencyDispatchInput& input) const {
+  if (input.cast != LowLatencyCast::kNone) {
+    return {options.hidden, 4 * (options.hidden / LowLatencyLayout::kScaleGroup)};
+  }
+  const Tensor& scale = input.x_scale;
+  return {row_bytes(input.x.dtype(), options.hidden),
+          scale ? row_bytes(scale.dtype(), scale.dim(1)) : 0};
+}
+
+TensorKind LowLatency::State::rows_spec(const LowLatencyDispatchInput& input, int64_t rows) const {
+  return {{num_local(), rows, options.hidden},
+          input.cast == LowLatencyCast::kNone ? input.x.dtype() : DType::kF8E4M3};
+}
+
+TensorKind LowLatency::State::scale_spec(const LowLatencyDispatchInput& input, int64_t rows) const {
+  const int64_t groups = options.hidden / LowLatencyLayout::kScaleGroup;
+  if (input.cast == LowLatencyCast::kNone) {
+    return input.x_scale
+               ? TensorKind{{num_local(), rows, input.x_scale.dim(1)}, input.x_scale.dtype()}
+               : TensorKind{};
+  }
+  switch (input.scales) {
+    case LowLatencyScales::kColumns:
+      return {{num_local(), groups, rows}, DType::kF32};
+    case LowLatencyScales::kPackedColumns:
+      return {{num_local(), (groups + 3) / 4, rows}, DType::kI32};
+    default:
+      return {{num_local(), rows, groups}, DType::kF32};
+  }
+}
+
+void LowLatency::State::expect_room(int64_t expert, int64_t num_selections, int64_t room) const {
+  if (num_selections > room) {
     throw InvalidArgument(
         fmt::format("tokens of rank {} name expert {} {} times, expected at most {} (max_tokens)",
-                    group.rank(), expert, num_selections, options.max_tokens));
+                    group.rank(), expert, num_selections, room));
   }
 }
 
@@ -113,12 +190,25 @@ void LowLatency::State::expect_ids_here(const Tensor& topk_ids, const Shape& sha
 
 void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
+                                       int64_t num_rows,
                                        const Tensor& out) const {
-  const auto& [x, topk_ids, topk_weights, previous, records_event] = input;
   const Shape slots = {num_tokens, options.topk};
-  expect_ids_here(topk_ids, slots);
-  expect_here(topk_weights, slots, DType::kF32, "topk_weights");
-  expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
+  expect_ids_here(input.topk_ids, slots);
+  expect_here(input.topk_weights, slots, DType::kF32, "topk_weights");
+  expect_here(input.x, {num_local(), num_rows, options.hidden}, options.in_dtype, "x");
+  if (input.wait_us) {
+    expect_here(input.wait_us, {group.size()}, DType::kI64, "wait_us");
+  }
+  if (input.coding != LowLatencyCoding::kNone) {
+    if (options.sum == LowLatencySum::kRanks) {
+      throw Unsupported("logfmt rows with sums per rank, which are rounded where they leave");
+    }
+    expect_multiple_of(options.hidden, logfmt::kGroup, "hidden of a combine of logfmt rows");
+    if (group.device().is_cuda()) {
+      expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(input.x.raw())), 16,
+                         "the address of x of a combine of logfmt rows");
+    }
+  }
   expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
   expect_writable(out, "out");
 }
@@ -126,6 +216,11 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
   expect_valid(options);
   expect_placed(placement, group);
+  if (options.excludes_missing && (group.device().is_cuda() || group.topology().num_nodes() > 1)) {
+    throw Unsupported(fmt::format(
+        "low latency that excludes missing ranks is for CPUs of one node, these ranks are on {}",
+        group.device().is_cuda() ? "GPUs" : fmt::format("{} nodes", group.topology().num_nodes())));
+  }
   state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
                                     : make_cpu_low_latency(group, std::move(placement), options);
 }
@@ -177,6 +272,10 @@ Pending<LowLatencyCombineOutput> LowLatency::combine_async(const LowLatencyCombi
                                                            const Stream& stream,
                                                            const Tensor& out_x) {
   return state_->combine_async({input, handle, stream, out_x ? out_x : state_->make_out(input)});
+}
+
+Tensor LowLatency::combine_buffer(const LowLatencyHandle& handle) {
+  return state_->combine_buffer(handle);
 }
 
 void LowLatency::check() const {

@@ -9,10 +9,16 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/low_latency/cpu/message_layout.h"
 #include "comm/transfer.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
+
+struct TensorKind {
+  Shape shape;
+  DType dtype = DType::kF32;
+};
 
 struct LowLatency::State {
   State(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
@@ -34,6 +40,7 @@ struct LowLatency::State {
   }
   // Makes memory for the result of a combine whose caller gives none.
   Tensor make_out(const LowLatencyCombineInput& input) const;
+  virtual Tensor combine_buffer(const LowLatencyHandle& handle) = 0;
   virtual void check() const {}
   virtual void set_dead(int rank, bool is_dead) = 0;
   virtual TransportStatistics statistics() const = 0;
@@ -48,6 +55,16 @@ struct LowLatency::State {
 
   int64_t num_local() const { return placement.num_local(group.rank()); }
   int64_t max_rows() const { return options.max_tokens * group.size(); }
+  // The tokens per rank for which a call has room.
+  int64_t room_of(const LowLatencyDispatchInput& input) const {
+    return input.max_tokens > 0 ? input.max_tokens : options.max_tokens;
+  }
+  // How the rows of a call travel, in bytes.
+  LowLatencyRow row_of(const LowLatencyDispatchInput& input) const;
+  // The x and the x_scale of a call whose outputs have so many rows per expert.  Without scales the
+  // latter is a TensorKind without dimensions.
+  TensorKind rows_spec(const LowLatencyDispatchInput& input, int64_t rows) const;
+  TensorKind scale_spec(const LowLatencyDispatchInput& input, int64_t rows) const;
   bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
 
  protected:
@@ -55,10 +72,11 @@ struct LowLatency::State {
   void expect_dispatch(const LowLatencyDispatchInput& input) const;
   void expect_combine(const LowLatencyCombineInput& input,
                       int64_t num_tokens,
+                      int64_t num_rows,
                       const Tensor& out) const;
   // Checks how often this rank's tokens name an expert: more often than there are tokens, if some
   // name it twice.
-  void expect_room(int64_t expert, int64_t num_selections) const;
+  void expect_room(int64_t expert, int64_t num_selections, int64_t room) const;
 
  private:
   // The tensor must be of this kind, and on the group's device unless it is empty.
@@ -66,8 +84,9 @@ struct LowLatency::State {
                    const Shape& shape,
                    DType dtype,
                    std::string_view what) const;
-  void expect_into(const LowLatencyInto& into, bool is_cast) const;
+  void expect_into(const LowLatencyDispatchInput& input) const;
   void expect_ids_here(const Tensor& topk_ids, const Shape& shape) const;
+  void expect_rows(const LowLatencyDispatchInput& input, int64_t num_tokens) const;
 };
 
 // Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/routing/payloads.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/reducing.h"
 #include "layer/rows/quantize_rows.h"
@@ -78,7 +79,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
     expect(!input.apply_router_weight_on_input,
            "a monolithic prepare cannot put the router weight on the input: rows travel unrouted");
     expect_shape(input.router_logits, {input.hidden.dim(0), input.num_experts}, "router_logits");
-    expect_dtype(input.router_logits, DType::kF32, "router_logits");
+    expect_hidden_dtype(input.router_logits, "router_logits");
   } else {
     expect_prepare_input(input, context);
   }
@@ -144,6 +145,10 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   }
   if (input.lora_ids) {
     result.lora_ids = gather(input.lora_ids, all_lora_ids);
+  }
+  for (const Tensor& extra : input.extras) {
+    result.extras.push_back(
+        gather(extra, allocate_rows(with_rows(extra, total), extra.dtype(), context.stream)));
   }
   return result;
 }

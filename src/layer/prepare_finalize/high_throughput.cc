@@ -152,6 +152,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   if (input.lora_ids) {
     request.payloads.push_back(input.lora_ids);
   }
+  const size_t first_extra = request.payloads.size();
+  request.payloads.insert(request.payloads.end(), input.extras.begin(), input.extras.end());
   if (input.own_rows != nullptr) {
     input.own_rows->transfer_begin = context.stream.record();
   }
@@ -163,13 +165,16 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
       std::make_shared<Pending<DispatchOutput>>(start_dispatch(std::move(request), context));
   const QuantDesc a1 = input.quant->a1;
 
-  return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
+  return {pending->hook, [this, pending, before, has_lora, first_extra, spec, a1, context] {
             DispatchOutput received = pending->receive();
             handles_[context.microbatch] = received.handle;
             PrepareResult result;
             if (has_lora) {
-              result.lora_ids = received.payloads.back();
+              result.lora_ids = received.payloads[first_extra - 1];
             }
+            result.extras.assign(
+                received.payloads.begin() + static_cast<std::ptrdiff_t>(first_extra),
+                received.payloads.end());
             result.x = received.payloads[0];
             if (received.num_rows && quant::scales_over_rows(a1)) {
               clear_rows_after(result.x, received.num_rows, context.stream);

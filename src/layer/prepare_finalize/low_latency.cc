@@ -6,6 +6,7 @@
 #include <map>
 
 #include "comm/group/shared_device.h"
+#include "comm/low_latency/cpu/message_layout.h"
 #include "core/device_traits.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
@@ -25,6 +26,22 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
     return LowLatencyCast::kNone;
   }
   return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
+}
+
+// Whether the scales of a row depend on this row alone, so that tokens can be quantized once,
+// before they travel.  `most_bytes` is what a row and its scales may have.
+bool quantizes_tokens(const QuantizeSpec& spec,
+                      const QuantDesc& a1,
+                      int64_t hidden,
+                      int64_t most_bytes) {
+  const bool is_of_rows = spec.group.row == 1 && !a1.scale && !a1.alpha_or_gscale;
+  if (!is_of_rows || !quantize_supported(spec, 1, hidden).ok) {
+    return false;
+  }
+  const QuantizedSpecs specs = quantized_specs(spec, 1, hidden);
+  const LowLatencyRow row{row_bytes(specs.values.dtype, hidden),
+                          row_bytes(specs.scale.dtype, specs.scale.shape.numel())};
+  return row.value_bytes % 2 == 0 && row.bytes() <= most_bytes;
 }
 
 Support can_be_captured(Group& group) {
@@ -67,9 +84,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
     if (defer_input_quant && cast_for(quant) != LowLatencyCast::kNone) {
       return Support::no("low_latency cannot defer the fp8 cast: it happens in flight");
-    }
-    if (quant.use_fp8_w8a8() && quant.is_per_act_token()) {
-      return Support::no("low_latency has no fp8 scales per token");
     }
     if (cast_for(quant) != LowLatencyCast::kNone && options_.hidden % 128 != 0) {
       return Support::no(fmt::format(
@@ -142,12 +156,26 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                 const CallContext& context) {
   expect_prepare_input(input, context);
+  expect_no_extras(input, name());
   const LowLatencyCast cast = cast_for(*input.quant);
   const Tensor x = weighted_input(input, context);
+  LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};
+  const QuantDesc a1 = input.quant->a1;
+  const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
+  const int64_t most_bytes = LowLatencyLayout::make(options_, group_.size()).max_row_bytes();
+  const bool before = spec && quantizes_tokens(*spec, a1, options_.hidden, most_bytes);
+  if (before) {
+    const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
+    rows.x = quantized.values;
+    rows.x_scale = quantized.scale;
+    if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
+      input.own_rows->x = quantized.values;
+      input.own_rows->x_scale = quantized.scale;
+    }
+  }
   if (input.own_rows != nullptr && goes_in_halves(context)) {
     input.own_rows->transfer_begin = context.stream.record();
   }
-  const LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(start<Dispatched>(
       "dispatch", context,
@@ -160,14 +188,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
         context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
     fill(call.topk_weights, 1.0f, context.stream);
   }
-  const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
-  const QuantDesc a1 = input.quant->a1;
   const bool has_lora = input.lora_ids.defined();
   // This assumes that other ranks bring as many tokens as this one.
   const int64_t selections = input.topk_ids.numel() * group_.size();
   const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 
-  return {pending->hook, [this, pending, call, spec, a1, has_lora, expected_rows, context] {
+  return {pending->hook, [this, pending, call, spec, a1, before, has_lora, expected_rows, context] {
             const LowLatencyDispatchOutput received = pending->receive();
             calls_[context.microbatch] = {received.handle, call.topk_ids, call.topk_weights};
             PrepareResult result;
@@ -178,7 +204,7 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             if (has_lora) {
               result.lora_ids = received.row_tags;
             }
-            if (spec) {
+            if (spec && !before) {
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
               const auto [values, scale] =
                   context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});

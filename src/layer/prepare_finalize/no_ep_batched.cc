@@ -45,6 +45,7 @@ class NoEpBatched final : public ReducingPrepareFinalize {
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
     expect_prepare_input(input, context);
+    expect_no_extras(input, name());
     if (device_traits(input.topk_ids.device()).host_reads) {
       expect_ids(input.topk_ids, input.num_experts);
     }

@@ -44,6 +44,9 @@ void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
 // Sets the rows from *num_rows (i32 [1]) on to zero.  rows [N, H], with elements of 2 or 4 bytes.
 void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
+// A tensor on the stream's device, whose last handle may go while the stream still uses it.
+Tensor allocate_rows(const Shape& shape, DType dtype, const Stream& stream);
+
 // local i32 [..] = expert_map[ids], or -1 for ids that are masked or not in the map.
 void map_ids(const Tensor& ids,
              const Tensor& expert_map,

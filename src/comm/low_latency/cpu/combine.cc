@@ -6,15 +6,19 @@
 // Send half: every expert row goes back to its token's rank, to the place of its slot there; then
 // comes the signal "returned rows".  Receive half: when the rows of all live ranks are back, slots
 // are weighted and summed in order, in f32, and rounded once.
+// Rows of a logfmt coding are coded where they leave, and decoded where they are summed.
 //
 // With sums per rank, the weights first go to the experts' ranks, with the signal "weights".  One
 // row per token then goes back, to the place of the token's first slot here, and the receive half
 // sums these.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
+#include "comm/low_latency/logfmt.h"
 #include "core/ids.h"
 #include "core/parallel.h"
 #include "core/row_sums.h"
@@ -38,6 +42,8 @@ struct Transfer {
   std::vector<std::vector<std::byte>> outgoing;
   std::vector<std::vector<std::byte>> incoming;
   std::unique_ptr<Exchange> exchange;
+  Tensor wait_us;
+  LowLatencyCoding coding = LowLatencyCoding::kNone;
 
   void send(const Tensor& x);
   void wait();
@@ -51,6 +57,16 @@ struct Transfer {
   void post_messages(const Tensor& x);
   // Finds the places of a token's rows, in the order of their sum, and their weights.
   void find_terms(int64_t token, std::vector<SumTerm>& terms) const;
+  bool is_coded() const { return coding != LowLatencyCoding::kNone; }
+  // The bytes of a row on its way.
+  int64_t returned_bytes() const {
+    return is_coded() ? logfmt::row_bytes(state.layout.hidden) : state.layout.row_bytes();
+  }
+  void put_row(const std::byte* row, std::byte* to) const;
+  void sum_coded(const std::vector<SumTerm>& terms,
+                 std::vector<float>& scratch,
+                 int64_t token) const;
+  void expect_same_coding() const;
   bool contributes(int32_t id) const {
     return id >= 0 && !state.is_dead(state.placement.rank_of(id));
   }
@@ -65,16 +81,23 @@ void Transfer::send(const Tensor& x) {
   }
 }
 
+void Transfer::put_row(const std::byte* row, std::byte* to) const {
+  if (is_coded()) {
+    logfmt::encode_row(state.options.in_dtype, row, state.layout.hidden, to);
+  } else {
+    std::memcpy(to, row, static_cast<size_t>(state.layout.row_bytes()));
+  }
+}
+
 void Transfer::send_rows(const Tensor& x) {
   const LowLatencyLayout& layout = state.layout;
-  const auto row_size = static_cast<size_t>(layout.row_bytes());
   const auto& selections = handle->selections;
   parallel_for(stream, static_cast<int64_t>(selections.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ReceivedSelection& s = selections[static_cast<size_t>(i)];
       if (state.is_live_here(s.source)) {
-        std::memcpy(state.window->peer(s.source) + layout.returned(handle->bank, s.token, s.slot),
-                    x.bytes() + static_cast<size_t>(s.row) * row_size, row_size);
+        put_row(x.bytes() + s.row * layout.row_bytes(),
+                state.window->peer(s.source) + layout.returned(handle->bank, s.token, s.slot));
       }
     }
   });
@@ -91,10 +114,11 @@ void Transfer::send_rows(const Tensor& x) {
 void Transfer::signal_returned(const std::vector<int64_t>& rows) {
   for (int r = 0; r < state.group.size(); ++r) {
     if (state.is_live_here(r)) {
-      state.group.count_traffic(r, rows[static_cast<size_t>(r)] * state.layout.row_bytes());
+      state.group.count_traffic(r, rows[static_cast<size_t>(r)] * returned_bytes());
     }
   }
-  state.signal_all(Signal::kReturned, handle->bank, handle->call);
+  state.signal_all(Signal::kReturned, handle->bank,
+                   kReturnedUnit * handle->call + static_cast<int64_t>(coding));
 }
 
 void Transfer::exchange_weights() {
@@ -155,8 +179,7 @@ void Transfer::send_sums(const Tensor& x) {
 void Transfer::post_messages(const Tensor& x) {
   const LowLatencyLayout& layout = state.layout;
   const auto num_ranks = static_cast<size_t>(state.group.size());
-  const auto row_size = static_cast<size_t>(layout.row_bytes());
-  const size_t message_size = static_cast<size_t>(kRowHeader) + row_size;
+  const size_t message_size = static_cast<size_t>(kRowHeader + returned_bytes());
   outgoing.resize(num_ranks);
   incoming.resize(num_ranks);
   for (const ReceivedSelection& s : handle->selections) {
@@ -168,8 +191,7 @@ void Transfer::post_messages(const Tensor& x) {
     block.resize(at + message_size);
     std::memcpy(block.data() + at, &s.token, sizeof(s.token));
     std::memcpy(block.data() + at + sizeof(s.token), &s.slot, sizeof(s.slot));
-    std::memcpy(block.data() + at + kRowHeader, x.bytes() + static_cast<size_t>(s.row) * row_size,
-                row_size);
+    put_row(x.bytes() + s.row * layout.row_bytes(), block.data() + at + kRowHeader);
   }
   const Ids ids = Ids::of(topk_ids);
   for (int64_t i = 0; i < topk_ids.numel(); ++i) {
@@ -192,9 +214,45 @@ void Transfer::post_messages(const Tensor& x) {
 }
 
 void Transfer::wait() {
-  state.await_all(Signal::kReturned, handle->bank, handle->call, kOp);
+  state.await_all(Signal::kReturned, handle->bank, kReturnedUnit * handle->call, kOp, wait_us);
   if (exchange) {
     exchange->wait();
+  }
+  expect_same_coding();
+}
+
+// Every rank finds that one differs.
+void Transfer::expect_same_coding() const {
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_live_here(r)) {
+      continue;
+    }
+    const int64_t theirs = state.seen_signal(Signal::kReturned, handle->bank, r) % kReturnedUnit;
+    if (theirs != static_cast<int64_t>(coding)) {
+      const auto text = [](bool is_logfmt) { return is_logfmt ? "logfmt rows" : "plain rows"; };
+      throw InvalidArgument(fmt::format("{}: rank {} returns {}, rank {} expects {}", kOp, r,
+                                        text(theirs != 0), state.group.rank(), text(is_coded())));
+    }
+  }
+}
+
+void Transfer::sum_coded(const std::vector<SumTerm>& terms,
+                         std::vector<float>& scratch,
+                         int64_t token) const {
+  const int64_t hidden = state.layout.hidden;
+  scratch.resize(static_cast<size_t>(2 * hidden));
+  float* sum = scratch.data();
+  float* row = scratch.data() + hidden;
+  std::fill_n(sum, hidden, 0.0f);
+  for (const SumTerm& term : terms) {
+    logfmt::decode_row(static_cast<const std::byte*>(term.row), hidden, row);
+    for (int64_t h = 0; h < hidden; ++h) {
+      sum[h] += term.weight * row[h];
+    }
+  }
+  const Tensor to = out[token];
+  for (int64_t h = 0; h < hidden; ++h) {
+    set_float(to, h, sum[h]);
   }
 }
 
@@ -226,7 +284,7 @@ void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
 
 LowLatencyCombineOutput Transfer::reduce() {
   const LowLatencyLayout& layout = state.layout;
-  const auto row_size = static_cast<size_t>(layout.row_bytes());
+  const auto row_size = static_cast<size_t>(returned_bytes());
   for (const auto& block : incoming) {
     for (size_t at = 0; at < block.size(); at += static_cast<size_t>(kRowHeader) + row_size) {
       int32_t token = 0;
@@ -239,8 +297,13 @@ LowLatencyCombineOutput Transfer::reduce() {
   }
   parallel_for(stream, topk_ids.dim(0), 4, [&](int64_t begin, int64_t end) {
     std::vector<SumTerm> rows;
+    std::vector<float> scratch;
     for (int64_t t = begin; t < end; ++t) {
       find_terms(t, rows);
+      if (is_coded()) {
+        sum_coded(rows, scratch, t);
+        continue;
+      }
       sum_rows({.dtype = out.dtype(),
                 .rounding = SumRounding::kSum,
                 .terms = rows.data(),
@@ -257,13 +320,20 @@ LowLatencyCombineOutput Transfer::reduce() {
 
 Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& call) {
   const auto& [input, handle, stream, out] = call;
-  const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
-  expect(own != nullptr && own->owner == this,
-         "the handle does not come from a dispatch of this object");
-  expect_combine(input, own->num_tokens, out);
+  const LowLatencyHandleState& own = own_handle(handle);
+  expect_combine(input, own.num_tokens, own.num_rows, out);
   stream.wait(input.previous);
-  auto transfer = std::make_shared<Transfer>(Transfer{
-      *this, stream, own->shared_from_this(), input.topk_ids, input.topk_weights, out, {}, {}, {}});
+  auto transfer = std::make_shared<Transfer>(Transfer{*this,
+                                                      stream,
+                                                      own.shared_from_this(),
+                                                      input.topk_ids,
+                                                      input.topk_weights,
+                                                      out,
+                                                      {},
+                                                      {},
+                                                      {},
+                                                      input.wait_us,
+                                                      input.coding});
   transfer->send(input.x);
   return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->reduce(); });
 }

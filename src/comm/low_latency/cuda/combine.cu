@@ -13,6 +13,8 @@
 // Shared memory is that of CombineSharedMap.
 #include <type_traits>
 
+#include "comm/low_latency/cuda/await_rows.cuh"
+#include "comm/low_latency/cuda/combine_logfmt.cuh"
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
 
@@ -55,17 +57,10 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   std::byte* window = call.windows[call.rank];
   const int64_t first_selection = int64_t{token} * layout.topk;
 
-  bool contributes = false;
-  float weight = 0.0f;
-  int rank = 0;
-  if (lane_id() < layout.topk) {
-    const int32_t id = combine.ids[first_selection + lane_id()];
-    weight = __ldg(combine.weights + first_selection + lane_id());
-    if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
-      rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
-      contributes = !has_rank(block.dead, rank);
-    }
-  }
+  const Term own = find_term(combine, block, token);
+  bool contributes = own.contributes;
+  float weight = own.weight;
+  const int rank = own.rank;
   int selection = lane_id();  // the selection of term `lane`
   int num_terms = 0;
   if constexpr (kSum == LowLatencySum::kRanks) {
@@ -73,17 +68,9 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     weight = 1.0f;
   }
   const int part = chunk * 32 * kPerWord / kPartElements;
-  bool ok = true;
-  if (contributes) {
-    uint64_t seen = 0;
-    ok = await_signal(
-        args.signals, kOp, block.epoch, rank,
-        word_at(window, layout.return_flag_at(bank, first_selection + lane_id(), part)), &seen);
-  }
-  if (__all_sync(kAllLanes, ok) == 0) {
+  if (!await_rows(args, block, token, part, contributes, rank)) {
     return false;
   }
-  __syncwarp();  // what each lane has acquired is visible to all
   uint32_t terms = __ballot_sync(kAllLanes, contributes);
   if constexpr (kSum == LowLatencySum::kRanks) {
     terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
@@ -155,6 +142,9 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
         return;
       }
     }
+    if (combine.wait_us != nullptr) {
+      note_waits(combine);
+    }
   }
 }
 
@@ -165,6 +155,11 @@ template <typename Type, LowLatencySum kSum>
 Kernel find_kernel(bool is_aligned) {
   using Single = std::conditional_t<sizeof(typename Type::Element) == 4, uint32_t, uint16_t>;
   return is_aligned ? combine_kernel<Type, int4, kSum> : combine_kernel<Type, Single, kSum>;
+}
+
+// Rows of a logfmt coding.
+Kernel find_logfmt_kernel(DType dtype) {
+  return with_row_type(dtype, [](auto row) -> Kernel { return logfmt_kernel<decltype(row)>; });
 }
 
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
@@ -182,11 +177,14 @@ void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_
     cuda::allow_shared_bytes(
         device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
   }
+  cuda::load_kernels(device, {reinterpret_cast<const void*>(find_logfmt_kernel(dtype))});
 }
 
 void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  launch_call(find_kernel(call.dtype, call.sum, alignment % 16 == 0),
+  const bool is_coded = call.coding != LowLatencyCoding::kNone;
+  launch_call(is_coded ? find_logfmt_kernel(call.dtype)
+                       : find_kernel(call.dtype, call.sum, alignment % 16 == 0),
               Args{call, make_signal_context(call.call)}, grid, "low latency combine");
 }
 

@@ -57,18 +57,23 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
-  std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
+  int64_t num_rows = 0;          // of an expert in the outputs
+  std::array<Tensor, 7> memory;  // the memory of the result, which may outlive the owner
 };
 
 // The device tensors of one of the two results that may be alive.
 struct Place {
-  Tensor rows;          // [L, max_tokens * R, H] in_dtype
-  Tensor cast_rows;     // the same in f8e4m3
-  Tensor scales;        // f32 [L, max_tokens * R, H / 128]
-  Tensor tags;          // i32 [L, max_tokens * R]
-  Tensor counts;        // i32 [L], handed to the caller
-  Tensor num_messages;  // i32 [R]
-  Tensor message_rows;  // i32 [max_tokens, R, K + 1]
+  // Memory for the largest calls; what a call does not need is not made.
+  Tensor rows;           // of rows that are not cast
+  Tensor cast_rows;      // of rows in f8e4m3
+  Tensor cast_scales;    // of their scales
+  Tensor given_scales;   // of scales that came with the rows
+  Tensor row_words;      // i32 [2, L, max_tokens * R]: tags, then tokens
+  Tensor counts;         // i32 [L], handed to the caller
+  Tensor ranges;         // i64 [L, R], likewise
+  Tensor expert_output;  // see combine_buffer()
+  Tensor num_messages;   // i32 [R]
+  Tensor message_rows;   // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
 };
 
@@ -83,6 +88,7 @@ class CudaLowLatency final : public LowLatency::State {
                                     const Stream& stream) override;
   Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   LowLatencyCombineOutput combine(const Combine& call) override;
+  Tensor combine_buffer(const LowLatencyHandle& handle) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -94,9 +100,9 @@ class CudaLowLatency final : public LowLatency::State {
   struct Dispatch {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
-    LowLatencyInto into;
     bool records_event = false;
-    Event event;  // after the receive half
+    Event event;                            // after the receive half
+    LowLatencyDispatchInput operands = {};  // kept until the last launch
   };
   struct Return {
     comm::LowLatencyCombineCall call;
@@ -122,6 +128,8 @@ class CudaLowLatency final : public LowLatency::State {
   void expect_here(const Stream& stream) const;
   // Call it before a dispatch: after ranks were excluded, the others meet and go on.
   void resume(const Stream& stream);
+  const Tensor& at_least(Tensor& own, int64_t bytes);
+  const CudaHandle& own_handle(const LowLatencyHandle& handle) const;
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
 
   Device device_;
@@ -132,6 +140,7 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor placement_words_;
   Tensor expert_rows_;  // i64 [L]
   std::array<Place, 2> places_;
+  std::vector<Tensor> outgrown_;
   int64_t calls_ = 0;
   uint32_t num_given_up_ = 0;         // how often a rank was excluded
   uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
@@ -161,7 +170,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   cuda::copy_now(placement_words_.raw(), words.raw(), words.nbytes(), device_.index);
 
   for (Place& place : places_) {
-    place.tags = on_device({num_local(), max_rows()}, DType::kI32);
+    place.row_words = on_device({2, num_local(), max_rows()}, DType::kI32);
+    place.ranges = on_device({num_local(), group.size()}, DType::kI64);
     place.counts = on_device({num_local()}, DType::kI32);
     place.num_messages = Tensor::zeros({group.size()}, DType::kI32, device_);
     place.message_rows =
@@ -186,6 +196,9 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
+  if (options.in_dtype == DType::kF32) {  // rows of other types travel as elements of two bytes
+    comm::load_low_latency_dispatch(device_.index, DType::kBF16, dispatch_shared_);
+  }
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
   // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
@@ -249,8 +262,6 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const Tensor& topk_ids = input.topk_ids;
-  const LowLatencyCast cast = input.cast;
   expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
@@ -259,15 +270,18 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   if (!place.result.expired()) {
     throw_third_result(number);
   }
-  const bool is_cast = cast != LowLatencyCast::kNone;
-  const Shape shape = {num_local(), max_rows(), options.hidden};
+  const bool is_cast = input.cast != LowLatencyCast::kNone;
+  const LowLatencyRow row = row_of(input);
+  const LowLatencyInto& into = input.into;
+  const int64_t most = num_local() * max_rows();
   Tensor& rows = is_cast ? place.cast_rows : place.rows;
-  if (!rows && !input.into.x) {
-    rows = on_device(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
+  if (!into.x) {
+    at_least(rows, most * row.value_bytes);
   }
-  if (!place.scales && is_cast && !input.into.x_scale) {
-    place.scales =
-        on_device({num_local(), max_rows(), options.hidden / comm::kCastGroup}, DType::kF32);
+  Tensor& scales = is_cast ? place.cast_scales : place.given_scales;
+  if (!into.x_scale && row.scale_bytes > 0) {
+    const TensorKind spec = scale_spec(input, max_rows());
+    at_least(scales, row_bytes(spec.dtype, spec.shape.numel()));
   }
   calls_ = number;
   stream.wait(input.previous);
@@ -276,25 +290,42 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   dispatch.handle = std::make_shared<CudaHandle>();
   dispatch.handle->owner = this;
   dispatch.records_event = input.records_event;
-  dispatch.into = input.into;
+  dispatch.operands = input;
   dispatch.handle->place = place_index;
-  dispatch.handle->num_tokens = topk_ids.dim(0);
+  dispatch.handle->num_tokens = input.topk_ids.dim(0);
+  dispatch.handle->num_rows = room_of(input) * group.size();
   place.result = dispatch.handle;
   comm::LowLatencyDispatchCall& call = dispatch.call;
   call = {};
   call.call = make_call(place_index);
   call.dtype = options.in_dtype;
-  call.cast = cast;
+  if (!is_cast && (input.x.dtype() != options.in_dtype)) {
+    // Rows of other types travel as elements of two bytes; a message has the same place.
+    call.dtype = DType::kBF16;
+    call.call.layout = layout_.with_rows(row.value_bytes / 2, 2);
+  }
+  call.cast = input.cast;
+  call.max_tokens = static_cast<int>(room_of(input));
+  call.scale_at = row.scale_offset();
+  call.scale_bytes = is_cast ? 0 : static_cast<int>(row.scale_bytes);
   call.x = input.x.bytes();
-  call.ids = Ids::of(topk_ids);
+  call.x_scale = input.x_scale ? input.x_scale.bytes() : nullptr;
+  call.ids = Ids::of(input.topk_ids);
   call.tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr;
-  call.num_tokens = static_cast<int>(topk_ids.dim(0));
-  const LowLatencyInto& into = input.into;
-  const auto chosen = [](const Tensor& given, const Tensor& own) { return given ? given : own; };
-  call.out = chosen(into.x, rows).bytes();
-  call.out_scale = is_cast ? chosen(into.x_scale, place.scales).data<float>() : nullptr;
-  call.out_tags = chosen(into.row_tags, place.tags).data<int32_t>();
-  call.out_count = chosen(into.expert_num_tokens, place.counts).data<int32_t>();
+  call.num_tokens = static_cast<int>(input.topk_ids.dim(0));
+  call.scales = input.scales;
+  const auto choose = [](const Tensor& given, const Tensor& own) -> const Tensor& {
+    return given ? given : own;
+  };
+  call.out = choose(into.x, rows).bytes();
+  call.out_scale = row.scale_bytes > 0 ? choose(into.x_scale, scales).bytes() : nullptr;
+  auto* words = place.row_words.data<int32_t>();
+  call.out_tags = into.row_tags ? into.row_tags.data<int32_t>() : words;
+  call.out_tokens = into.source_token ? into.source_token.data<int32_t>() : words + most;
+  call.out_count = choose(into.expert_num_tokens, place.counts).data<int32_t>();
+  call.out_ranges = choose(into.source_ranges, place.ranges).data<int64_t>();
+  call.received = input.received ? input.received.data<int32_t>() : nullptr;
+  call.wait_us = input.wait_us ? input.wait_us.data<int64_t>() : nullptr;
   call.expert_rows = expert_rows_.data<int64_t>();
   return dispatch;
 }
@@ -302,23 +333,65 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
-  keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
+  keep->memory = {place.rows,      place.cast_rows, place.cast_scales, place.given_scales,
+                  place.row_words, place.counts,    place.ranges};
   // The tensors of a result keep the handle alive, and so its place and its memory.
-  const auto share = [&](const Tensor& given, const Tensor& own) {
-    return given ? given : Tensor::share(keep, own.raw(), own.shape(), own.dtype(), device_);
+  const auto share = [&](const Tensor& given, const Tensor& own, const TensorKind& spec,
+                         int64_t offset = 0) {
+    if (given) {
+      return given;
+    }
+    return Tensor::share(keep, own.bytes() + offset, spec.shape, spec.dtype, device_);
   };
-  const LowLatencyInto& into = dispatch.into;
+  const LowLatencyDispatchInput& input = dispatch.operands;
+  const LowLatencyInto& into = input.into;
   LowLatencyDispatchOutput output;
-  const bool is_cast = dispatch.call.cast != LowLatencyCast::kNone;
-  output.x = share(into.x, is_cast ? place.cast_rows : place.rows);
-  if (is_cast) {
-    output.x_scale = share(into.x_scale, place.scales);
+  const bool is_cast = input.cast != LowLatencyCast::kNone;
+  const int64_t rows = keep->num_rows;
+  const TensorKind words{{num_local(), rows}, DType::kI32};
+  output.x = share(into.x, is_cast ? place.cast_rows : place.rows, rows_spec(input, rows));
+  if (row_of(input).scale_bytes > 0) {
+    output.x_scale = share(into.x_scale, is_cast ? place.cast_scales : place.given_scales,
+                           scale_spec(input, rows));
   }
-  output.expert_num_tokens = share(into.expert_num_tokens, place.counts);
-  output.row_tags = share(into.row_tags, place.tags);
+  output.expert_num_tokens =
+      share(into.expert_num_tokens, place.counts, {place.counts.shape(), DType::kI32});
+  output.row_tags = share(into.row_tags, place.row_words, words);
+  output.source_token =
+      share(into.source_token, place.row_words, words, place.row_words.nbytes() / 2);
+  output.source_ranges =
+      share(into.source_ranges, place.ranges, {place.ranges.shape(), DType::kI64});
   output.handle = dispatch.handle;
   output.event = dispatch.event;
   return output;
+}
+
+// Memory of at least `bytes`.  Where `own` has fewer, results and kernels may still use it, so it
+// is kept, too.
+const Tensor& CudaLowLatency::at_least(Tensor& own, int64_t bytes) {
+  if (!own || own.nbytes() < bytes) {
+    if (own) {
+      outgrown_.push_back(own);
+    }
+    own = on_device({bytes}, DType::kU8);
+  }
+  return own;
+}
+
+Tensor CudaLowLatency::combine_buffer(const LowLatencyHandle& handle) {
+  const CudaHandle& own = own_handle(handle);
+  const Tensor& memory =
+      at_least(places_[static_cast<size_t>(own.place)].expert_output,
+               num_local() * max_rows() * row_bytes(options.in_dtype, options.hidden));
+  return Tensor::share(std::make_shared<Tensor>(memory), memory.raw(),
+                       {num_local(), own.num_rows, options.hidden}, options.in_dtype, device_);
+}
+
+const CudaHandle& CudaLowLatency::own_handle(const LowLatencyHandle& handle) const {
+  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
+  expect(own != nullptr && own->owner == this,
+         "the handle does not come from a dispatch of this object");
+  return *own;
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
@@ -327,7 +400,8 @@ void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, con
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {
-  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections &&
+                           call.coding == LowLatencyCoding::kNone;
   comm::launch_low_latency_combine(call, {num_blocks_, uses_stages ? combine_shared_ : 0,
                                           device_.index, stream.native_handle()});
 }
@@ -373,10 +447,8 @@ LowLatencyCombineOutput CudaLowLatency::combine(const Combine& call) {
 
 CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   const auto& [input, handle, stream, out] = given;
-  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
-  expect(own != nullptr && own->owner == this,
-         "the handle does not come from a dispatch of this object");
-  expect_combine(input, own->num_tokens, out);
+  const CudaHandle* own = &own_handle(handle);
+  expect_combine(input, own->num_tokens, own->num_rows, out);
   expect_here(stream);
   check();
   stream.wait(input.previous);
@@ -388,8 +460,10 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   call.ids = Ids::of(input.topk_ids);
   call.weights = input.topk_weights.data<float>();
   call.out = out.bytes();
+  call.wait_us = input.wait_us ? input.wait_us.data<int64_t>() : nullptr;
   call.num_tokens = static_cast<int>(own->num_tokens);
   call.sum = options.sum;
+  call.coding = input.coding;
   call.in_bulk = tuning_.in_bulk;
   call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
   call.max_unit_parts = max_unit_parts_;
@@ -434,10 +508,15 @@ int64_t CudaLowLatency::bytes() const {
     total += tensor.nbytes();
   }
   for (const Place& place : places_) {
-    for (const Tensor& tensor : {place.rows, place.cast_rows, place.scales, place.tags,
-                                 place.counts, place.num_messages, place.message_rows}) {
-      total += tensor ? tensor.nbytes() : 0;
+    for (const Tensor* tensor :
+         {&place.rows, &place.cast_rows, &place.cast_scales, &place.given_scales, &place.row_words,
+          &place.counts, &place.ranges, &place.expert_output, &place.num_messages,
+          &place.message_rows}) {
+      total += *tensor ? tensor->nbytes() : 0;
     }
+  }
+  for (const Tensor& tensor : outgrown_) {
+    total += tensor.nbytes();
   }
   return total;
 }

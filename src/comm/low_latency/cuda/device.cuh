@@ -101,6 +101,28 @@ __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
   return ok;
 }
 
+// One warp: the nanoseconds from `begin_ns` until the lane's word has come, for each lane that
+// awaits one.  Why it polls all of them together: lanes that wait one by one end at the same time.
+// What has failed or is late is left to await_signal.
+__device__ inline uint64_t time_until_here(const SignalContext& signals,
+                                           uint32_t epoch,
+                                           bool awaits,
+                                           const uint64_t* word,
+                                           uint64_t begin_ns) {
+  uint64_t elapsed = 0;
+  uint64_t now = ptx::globaltimer();
+  const uint64_t start = now;
+  do {
+    if (awaits && has_reached(signal_epoch(ptx::ld_acquire_sys(word)), epoch)) {
+      elapsed = now - begin_ns;
+      awaits = false;
+    }
+    now = ptx::globaltimer();
+  } while (__any_sync(kAllLanes, awaits && now - start < signals.timeout_ns) != 0 &&
+           !is_aborted(signals));
+  return elapsed;
+}
+
 // One warp publishes which calls this rank has unpacked: the receive kernels before this one in
 // stream order are over.  pairs with begin_send of the peers: their mailboxes here are free
 __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
@@ -120,12 +142,14 @@ struct CallBlock {
   uint32_t epoch;
   uint64_t dead;  // bit r: rank r is excluded
   bool has_failed;
+  uint64_t begin_ns;  // when the block began
 
   // One thread calls it.
   __device__ void begin(const LowLatencyCall& call, const SignalContext& signals, uint32_t number) {
     epoch = number;
     dead = call.state->dead;
     has_failed = is_aborted(signals);
+    begin_ns = ptx::globaltimer();
   }
 };
 

@@ -4,6 +4,7 @@
 // What the halves of a low-latency dispatch share.
 #pragma once
 
+#include "comm/device/grid.cuh"
 #include "comm/low_latency/cuda/device.cuh"
 
 namespace moebius::comm::low_latency_dispatch {

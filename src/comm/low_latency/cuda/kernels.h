@@ -28,6 +28,8 @@ struct LowLatencyDeviceState {
   uint32_t place_epoch[2];  // by place: the epoch of its call
   uint64_t selections;      // these two are for TransportStatistics
   uint64_t copies;
+  uint64_t waited;                  // blocks of the running combine that have noted their waits
+  uint64_t wait_ns[kMaxCudaRanks];  // of the running combine, the longest wait for each rank
 };
 
 // A block has two halves.  One sends; the other receives, beginning while the senders are at work.
@@ -53,24 +55,37 @@ struct LowLatencyCall {
   // reads them.
   int32_t* num_messages;  // [R]: messages of each source
   int32_t* message_rows;  // [max_tokens, R, K + 1]: a message's row of each selection in
-                          // [L, max_tokens * R] or -1, then its token
+                          // [L, rows] or -1, then its token
 };
 
 struct LowLatencyDispatchCall {
   LowLatencyCall call;
   DType dtype;
   LowLatencyCast cast;
+  int max_tokens;    // the room of this call
+  int64_t scale_at;  // where scales stand in a message
+  int scale_bytes;   // of a row, where scales were given; else 0
   // For the send half.
-  const std::byte* x;   // [T, H]
-  Ids ids;              // [T, K]
-  const int32_t* tags;  // [T] or null
+  const std::byte* x;        // [T, H]
+  const std::byte* x_scale;  // [T, scale_bytes], where scales were given
+  Ids ids;                   // [T, K]
+  const int32_t* tags;       // [T] or null
   int num_tokens;
   // For the receive half.
-  std::byte* out;        // [L, max_tokens * R, H]
-  float* out_scale;      // [L, max_tokens * R, H / 128] with a cast
-  int32_t* out_tags;     // [L, max_tokens * R]
+  LowLatencyScales scales;
+  std::byte* out;        // [L, rows, H]
+  std::byte* out_scale;  // see LowLatency::State::scale_spec
+  int32_t* out_tags;     // [L, rows]
+  int32_t* out_tokens;   // [L, rows]
   int32_t* out_count;    // [L]
+  int64_t* out_ranges;   // [L, R]
   int64_t* expert_rows;  // [L]: rows received in all calls
+  int32_t* received;     // [L], the caller's, or null
+  int64_t* wait_us;      // [R], the caller's, or null
+
+  MOEBIUS_HOST_DEVICE int64_t max_rows() const {
+    return int64_t{max_tokens} * call.layout.num_ranks;
+  }
 };
 
 struct LowLatencyCombineCall {
@@ -80,8 +95,10 @@ struct LowLatencyCombineCall {
   Ids ids;               // [T, K]
   const float* weights;  // [T, K]
   std::byte* out;        // [T, H]
+  int64_t* wait_us;      // [R], the caller's, or null
   int num_tokens;
   LowLatencySum sum;
+  LowLatencyCoding coding;
   bool in_bulk;        // rows go through shared memory, if they and x are aligned to 16 bytes
   int unit_parts;      // parts of a row that a warp sends at a time; 0: by the number of rows
   int max_unit_parts;  // the most for which shared memory has room

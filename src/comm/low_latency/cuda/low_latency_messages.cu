@@ -38,11 +38,12 @@ __global__ void __launch_bounds__(kThreads)
     send_messages_kernel(const __grid_constant__ SendMessagesArgs args) {
   const Mailboxes& boxes = args.boxes;
   if (blockIdx.x == 0 && threadIdx.x < boxes.num_ranks) {
-    *reinterpret_cast<int64_t*>(args.out + threadIdx.x * boxes.mailbox_bytes) =
-        args.copies[threadIdx.x];
+    *reinterpret_cast<MailboxHeader*>(args.out + threadIdx.x * boxes.mailbox_bytes) = {
+        args.copies[threadIdx.x], boxes.row.value_bytes, boxes.row.scale_bytes, boxes.max_tokens};
   }
   for (int64_t token = first_item(); token < args.num_tokens; token += item_stride()) {
-    const std::byte* row = args.x + token * boxes.row_bytes;
+    const std::byte* row =
+        args.x + token * (Row::kIsCast ? boxes.row_bytes : boxes.row.value_bytes);
     const auto for_each_message = [&](auto&& visit) {
       for (int r = 0; r < boxes.num_ranks; ++r) {
         const int64_t place = args.index[token * boxes.num_ranks + r];
@@ -74,7 +75,12 @@ __global__ void __launch_bounds__(kThreads)
       }
     } else {
       for_each_message([&](std::byte* message) {
-        copy_plain(message + boxes.row_offset, row, boxes.row_bytes, lane_id());
+        copy_plain(message + boxes.row_offset, row, boxes.row.value_bytes, lane_id());
+        if (args.x_scale != nullptr) {
+          copy_plain(message + boxes.row_offset + boxes.row.scale_offset(),
+                     args.x_scale + token * boxes.row.scale_bytes, boxes.row.scale_bytes,
+                     lane_id());
+        }
       });
     }
   }
@@ -161,12 +167,25 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t num_messages = int64_t{args.boxes.num_ranks} * args.boxes.max_tokens;
   const auto block = static_cast<int>(blockIdx.x);
   if (block < args.num_local) {
-    const int total = number_selections(
-        args, 0, num_messages, block * num_messages, num_messages, args.rows,
-        [&](int32_t id) { return is_here(args, id) && args.local_of[id] == block; });
+    int total = 0;
+    for (int source = 0; source < args.boxes.num_ranks; ++source) {
+      const int64_t begin = int64_t{source} * args.boxes.max_tokens;
+      const int count = number_selections(
+          args, begin, begin + args.boxes.max_tokens, block * num_messages + total,
+          num_messages - total, args.rows,
+          [&](int32_t id) { return is_here(args, id) && args.local_of[id] == block; });
+      if (threadIdx.x == 0) {
+        args.out_ranges[block * args.boxes.num_ranks + source] =
+            static_cast<int64_t>(total) << 32 | count;
+      }
+      total += count;
+    }
     if (threadIdx.x == 0) {
       args.out_count[block] = total;
       args.expert_rows[block] += total;
+      if (args.received != nullptr) {
+        args.received[block] += total;
+      }
     }
   } else {
     const int source = block - args.num_local;
@@ -198,17 +217,41 @@ __device__ __forceinline__ void for_each_row(const Args& args, const Visit& visi
   }
 }
 
+// One warp stores the scales of a cast, f32 [G], into columns, as they are or packed.
+__device__ void store_scale_columns(const UnpackArgs& args, const uint32_t* scales, int64_t row) {
+  const int64_t max_rows = args.boxes.num_messages();
+  const int num_groups = static_cast<int>(args.boxes.row.scale_bytes / 4);
+  const bool is_packed = args.scales == LowLatencyScales::kPackedColumns;
+  const int per_column = is_packed ? 4 : 1;
+  const int columns = (num_groups + per_column - 1) / per_column;
+  for (int c = lane_id(); c < columns; c += kWarpLanes) {
+    uint32_t word = 0;
+    for (int i = 0; i < per_column && c * per_column + i < num_groups; ++i) {
+      const uint32_t bits = scales[c * per_column + i];
+      word = is_packed ? word | (bits >> 23 & 0xff) << 8 * i : bits;
+    }
+    reinterpret_cast<uint32_t*>(
+        args.out_scale)[(row / max_rows * columns + c) * max_rows + row % max_rows] = word;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
   for_each_row(args, [&](const std::byte* message, int64_t, int, int64_t row) {
     const std::byte* values = message + args.boxes.row_offset;
-    copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
-    if (args.scale_bytes > 0) {
-      copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
-                 values + args.value_bytes, args.scale_bytes, lane_id());
+    const LowLatencyRow& bytes = args.boxes.row;
+    copy_plain(args.out + row * bytes.value_bytes, values, bytes.value_bytes, lane_id());
+    if (bytes.scale_bytes > 0 && args.scales == LowLatencyScales::kRows) {
+      copy_plain(args.out_scale + row * bytes.scale_bytes, values + bytes.scale_offset(),
+                 bytes.scale_bytes, lane_id());
+    } else if (bytes.scale_bytes > 0) {
+      store_scale_columns(args, reinterpret_cast<const uint32_t*>(values + bytes.scale_offset()),
+                          row);
     }
     if (lane_id() == 0) {
-      args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+      const auto* words = reinterpret_cast<const int32_t*>(message);
+      args.out_tags[row] = words[LowLatencyLayout::kTagWord];
+      args.out_tokens[row] = words[0];
     }
   });
 }

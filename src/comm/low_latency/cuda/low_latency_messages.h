@@ -27,23 +27,26 @@ struct Mailboxes {
   int64_t mailbox_bytes;
   int64_t message_bytes;
   int64_t row_offset;
+  LowLatencyRow row;       // of the messages of a dispatch
   int64_t row_bytes;       // in in_dtype
   int64_t returned_bytes;  // {token i32, slot i32, 8 bytes of padding, row}, a multiple of 16
 
   static constexpr int64_t kReturnedHeader = 16;
 
-  explicit Mailboxes(const LowLatencyLayout& layout)
+  // For calls with these rows and this room.
+  Mailboxes(const LowLatencyLayout& layout, const LowLatencyRow& rows, int64_t room)
       : num_ranks(layout.num_ranks),
-        max_tokens(static_cast<int>(layout.max_tokens)),
+        max_tokens(static_cast<int>(room)),
         topk(static_cast<int>(layout.topk)),
         hidden(static_cast<int>(layout.hidden)),
-        mailbox_bytes(layout.mailbox_bytes()),
-        message_bytes(layout.message_bytes()),
+        mailbox_bytes(layout.mailbox_bytes(rows, room)),
+        message_bytes(layout.message_bytes(rows)),
         row_offset(layout.row_offset()),
+        row(rows),
         row_bytes(layout.row_bytes()),
         returned_bytes(LowLatencyLayout::align(kReturnedHeader + row_bytes, 16)) {}
 
-  int64_t num_messages() const { return int64_t{num_ranks} * max_tokens; }
+  MOEBIUS_HOST_DEVICE int64_t num_messages() const { return int64_t{num_ranks} * max_tokens; }
 };
 
 // Fills one mailbox for each rank from the tokens of this one.
@@ -52,12 +55,13 @@ struct SendMessagesArgs {
   DType dtype;
   LowLatencyCast cast;
   int num_tokens;
-  const std::byte* x;     // [T, H]
-  Ids ids;                // [T, K]
-  const int32_t* tags;    // [T] or null
-  const int32_t* index;   // [T, R]: place of the token's message for a rank, -1 = none
-  const int32_t* copies;  // [R]
-  std::byte* out;         // [R] mailboxes
+  const std::byte* x;        // [T, H]
+  const std::byte* x_scale;  // [T, scale_bytes] where scales are given, else null
+  Ids ids;                   // [T, K]
+  const int32_t* tags;       // [T] or null
+  const int32_t* index;      // [T, R]: place of the token's message for a rank, -1 = none
+  const int32_t* copies;     // [R]
+  std::byte* out;            // [R] mailboxes
 };
 void launch_send_messages(const SendMessagesArgs& args, const Stream& stream);
 
@@ -75,12 +79,14 @@ struct UnpackArgs {
   int32_t* numbers;       // its place among the source's selections here
   int32_t* from_sources;  // [R]: how many selections of the source are here
   // These outputs go to the caller.
-  int64_t value_bytes;  // bytes of a row of out
-  int64_t scale_bytes;  // bytes of a row of out_scale; 0 without a cast
-  std::byte* out;
-  float* out_scale;
+  LowLatencyScales scales;
+  std::byte* out;        // rows of row.value_bytes
+  std::byte* out_scale;  // see LowLatency::State::scale_spec
   int32_t* out_tags;
+  int32_t* out_tokens;
   int32_t* out_count;    // [L]
+  int64_t* out_ranges;   // [L, R]
+  int32_t* received;     // [L] or null
   int64_t* expert_rows;  // [L]: rows received in all calls
 };
 void launch_unpack(const UnpackArgs& args, const Stream& stream);

@@ -32,10 +32,14 @@ class CudaNodesLowLatency;
 struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesHandle> {
   const CudaNodesLowLatency* owner = nullptr;
   int64_t num_tokens = 0;
+  int64_t num_rows = 0;                // of an expert in the outputs
+  Mailboxes boxes;                     // of this call
   std::vector<int64_t> selections_to;  // [R]: selections of this rank's tokens
   Tensor received;                     // u8: the mailboxes of all ranks
   // These are as in UnpackArgs.
   Tensor rows, numbers, from_sources;
+
+  explicit NodesHandle(const Mailboxes& made) : boxes(made) {}
 };
 
 class CudaNodesLowLatency final : public LowLatency::State {
@@ -50,6 +54,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
   Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
+  Tensor combine_buffer(const LowLatencyHandle& handle) override;
   void check() const override {
     if (group.has_given_up()) {
       comm::throw_given_up(group, "low latency");
@@ -80,15 +85,14 @@ class CudaNodesLowLatency final : public LowLatency::State {
     Tensor copies;  // i32 [R]
     std::vector<int64_t> selections_to;
   };
-  Counted count(const Tensor& topk_ids, const Stream& stream);
+  Counted count(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput unpack(const std::shared_ptr<NodesHandle>& handle,
-                                  LowLatencyCast cast,
-                                  const LowLatencyInto& into,
+                                  const LowLatencyDispatchInput& input,
                                   const Stream& stream);
+  const NodesHandle& own_handle(const LowLatencyHandle& handle) const;
 
   const Device device_;
   const LowLatencyLayout layout_;
-  const Mailboxes boxes_;
   comm::DeviceArena arena_;
   Tensor rank_of_;      // i32 [E]
   Tensor local_of_;     // i32 [E]
@@ -103,7 +107,6 @@ CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowL
     : State(g, std::move(p), o),
       device_(g.device()),
       layout_(LowLatencyLayout::make(o, g.size())),
-      boxes_(layout_),
       arena_(device_),
       expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
   expect_le(g.size(), comm::kMaxCudaRanks, "ranks of low latency on GPUs");
@@ -124,8 +127,9 @@ CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowL
   group.barrier("low latency set-up");
 }
 
-CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
+CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
+  const Tensor& topk_ids = input.topk_ids;
   const int num_ranks = group.size();
   const auto num_experts = static_cast<int>(placement.num_experts());
   Counted counted{arena_.take({topk_ids.dim(0), num_ranks}, DType::kI32),
@@ -162,7 +166,7 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
                  static_cast<int32_t>(checked.bad_id), num_experts);
   }
   for (int e = 0; e < num_experts; ++e) {
-    expect_room(e, of_expert[static_cast<size_t>(e)]);
+    expect_room(e, of_expert[static_cast<size_t>(e)], room_of(input));
     counted.selections_to[static_cast<size_t>(placement.rank_of(e))] +=
         of_expert[static_cast<size_t>(e)];
   }
@@ -179,7 +183,6 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
   const Tensor& topk_ids = input.topk_ids;
-  const LowLatencyCast cast = input.cast;
   check();
   const int64_t number = calls_ + 1;
   auto& result = results_[static_cast<size_t>(number % 2)];
@@ -188,21 +191,24 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
   }
   last_stream_ = stream;
   stream.wait(input.previous);
-  const Counted counted = count(topk_ids, stream);
+  const Counted counted = count(input, stream);
   calls_ = number;
-  const auto handle = std::make_shared<NodesHandle>();
+  const Mailboxes boxes(layout_, row_of(input), room_of(input));
+  const auto handle = std::make_shared<NodesHandle>(boxes);
   handle->owner = this;
   handle->num_tokens = topk_ids.dim(0);
+  handle->num_rows = boxes.num_messages();
   handle->selections_to = counted.selections_to;
-  handle->received = arena_.take(group.size() * layout_.mailbox_bytes());
+  handle->received = arena_.take(group.size() * boxes.mailbox_bytes);
   result = handle;
 
-  const Tensor outgoing = arena_.take(group.size() * layout_.mailbox_bytes());
-  comm::launch_send_messages({.boxes = boxes_,
+  const Tensor outgoing = arena_.take(group.size() * boxes.mailbox_bytes);
+  comm::launch_send_messages({.boxes = boxes,
                               .dtype = options.in_dtype,
-                              .cast = cast,
+                              .cast = input.cast,
                               .num_tokens = static_cast<int>(topk_ids.dim(0)),
                               .x = input.x.bytes(),
+                              .x_scale = input.x_scale ? input.x_scale.bytes() : nullptr,
                               .ids = Ids::of(topk_ids),
                               .tags = input.row_tags ? input.row_tags.data<int32_t>() : nullptr,
                               .index = counted.index.data<int32_t>(),
@@ -212,24 +218,22 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   for (int r = 0; r < group.size(); ++r) {
-    const int64_t at = r * layout_.mailbox_bytes();
-    sends.push_back({r, outgoing.bytes() + at, layout_.mailbox_bytes()});
-    recvs.push_back({r, handle->received.bytes() + at, layout_.mailbox_bytes()});
+    const int64_t at = r * boxes.mailbox_bytes;
+    sends.push_back({r, outgoing.bytes() + at, boxes.mailbox_bytes});
+    recvs.push_back({r, handle->received.bytes() + at, boxes.mailbox_bytes});
   }
   group.exchange_on(stream, "low latency dispatch", sends, recvs);
   const auto output = std::make_shared<LowLatencyDispatchOutput>();
-  return in_halves([this, output, handle, cast, into = input.into,
-                    stream] { *output = unpack(handle, cast, into, stream); },
-                   [output] { return std::move(*output); });
+  return in_halves(
+      [this, output, handle, input, stream] { *output = unpack(handle, input, stream); },
+      [output] { return std::move(*output); });
 }
 
 LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
-                                                     LowLatencyCast cast,
-                                                     const LowLatencyInto& into,
+                                                     const LowLatencyDispatchInput& input,
                                                      const Stream& stream) {
-  const bool is_cast = cast != LowLatencyCast::kNone;
-  const int64_t groups = is_cast ? options.hidden / LowLatencyLayout::kScaleGroup : 0;
-  const Shape slots = {boxes_.num_messages(), options.topk};
+  const int64_t rows = handle->num_rows;
+  const Shape slots = {rows, options.topk};
   handle->rows = arena_.take(slots, DType::kI32);
   handle->numbers = arena_.take(slots, DType::kI32);
   handle->from_sources = arena_.take({group.size()}, DType::kI32);
@@ -244,14 +248,18 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
         memory.raw(), shape, dtype, device_);
   };
   LowLatencyDispatchOutput output;
-  const Shape shape = {num_local(), max_rows(), options.hidden};
-  output.x = take(into.x, shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
-  if (is_cast) {
-    output.x_scale = take(into.x_scale, {num_local(), max_rows(), groups}, DType::kF32);
+  const LowLatencyInto& into = input.into;
+  const TensorKind x = rows_spec(input, rows);
+  output.x = take(into.x, x.shape, x.dtype);
+  if (handle->boxes.row.scale_bytes > 0) {
+    const TensorKind scale = scale_spec(input, rows);
+    output.x_scale = take(into.x_scale, scale.shape, scale.dtype);
   }
   output.expert_num_tokens = take(into.expert_num_tokens, {num_local()}, DType::kI32);
-  output.row_tags = take(into.row_tags, {num_local(), max_rows()}, DType::kI32);
-  comm::launch_unpack({.boxes = boxes_,
+  output.row_tags = take(into.row_tags, {num_local(), rows}, DType::kI32);
+  output.source_token = take(into.source_token, {num_local(), rows}, DType::kI32);
+  output.source_ranges = take(into.source_ranges, {num_local(), group.size()}, DType::kI64);
+  comm::launch_unpack({.boxes = handle->boxes,
                        .in = handle->received.bytes(),
                        .rank_of = rank_of_.data<int32_t>(),
                        .local_of = local_of_.data<int32_t>(),
@@ -261,12 +269,14 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
                        .rows = handle->rows.data<int32_t>(),
                        .numbers = handle->numbers.data<int32_t>(),
                        .from_sources = handle->from_sources.data<int32_t>(),
-                       .value_bytes = is_cast ? options.hidden : layout_.row_bytes(),
-                       .scale_bytes = 4 * groups,
+                       .scales = input.scales,
                        .out = output.x.bytes(),
-                       .out_scale = is_cast ? output.x_scale.data<float>() : nullptr,
+                       .out_scale = output.x_scale ? output.x_scale.bytes() : nullptr,
                        .out_tags = output.row_tags.data<int32_t>(),
+                       .out_tokens = output.source_token.data<int32_t>(),
                        .out_count = output.expert_num_tokens.data<int32_t>(),
+                       .out_ranges = output.source_ranges.data<int64_t>(),
+                       .received = input.received ? input.received.data<int32_t>() : nullptr,
                        .expert_rows = expert_rows_.data<int64_t>()},
                       stream);
   output.handle = handle;
@@ -274,43 +284,56 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   return output;
 }
 
-Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
-  const auto& [input, handle_, stream, out] = call;
-  const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
+const NodesHandle& CudaNodesLowLatency::own_handle(const LowLatencyHandle& handle) const {
+  const auto* own = dynamic_cast<const NodesHandle*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights, previous, records_event] = input;
-  expect_combine(input, own->num_tokens, out);
+  return *own;
+}
+
+Tensor CudaNodesLowLatency::combine_buffer(const LowLatencyHandle& handle) {
+  return arena_.take({num_local(), own_handle(handle).num_rows, options.hidden}, options.in_dtype);
+}
+
+Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
+  const auto& [input, handle_, stream, out] = call;
+  if (input.coding != LowLatencyCoding::kNone) {
+    throw Unsupported(fmt::format("logfmt rows on GPUs of {} nodes: they must share one",
+                                  group.topology().num_nodes()));
+  }
+  const NodesHandle* own = &own_handle(handle_);
+  const Mailboxes& boxes = own->boxes;
+  expect_combine(input, own->num_tokens, own->num_rows, out);
   check();
   last_stream_ = stream;
-  stream.wait(previous);
+  stream.wait(input.previous);
   const int num_ranks = group.size();
   std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
   cuda::copy(from_sources.data(), own->from_sources.raw(), own->from_sources.nbytes(),
              stream.native_handle(), device_.index);
   stream.synchronize();
 
-  comm::ReturnRowsArgs returned{.boxes = boxes_,
+  comm::ReturnRowsArgs returned{.boxes = boxes,
                                 .in = own->received.bytes(),
                                 .rows = own->rows.data<int32_t>(),
                                 .numbers = own->numbers.data<int32_t>(),
-                                .x = x.bytes(),
+                                .x = input.x.bytes(),
                                 .block = {}};
-  comm::SumReturnedArgs sum{.boxes = boxes_,
+  comm::SumReturnedArgs sum{.boxes = boxes,
                             .dtype = options.in_dtype,
                             .num_tokens = static_cast<int>(own->num_tokens),
                             .block = {},
                             .num_rows = {},
                             .places = nullptr,
-                            .weights = topk_weights.data<float>(),
+                            .weights = input.topk_weights.data<float>(),
                             .out = out.bytes()};
   std::vector<Tensor> blocks;
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   for (int r = 0; r < num_ranks; ++r) {
-    const Tensor sent = arena_.take(from_sources[static_cast<size_t>(r)] * boxes_.returned_bytes);
+    const Tensor sent = arena_.take(from_sources[static_cast<size_t>(r)] * boxes.returned_bytes);
     sum.num_rows[r] = own->selections_to[static_cast<size_t>(r)];
-    const Tensor received = arena_.take(sum.num_rows[r] * boxes_.returned_bytes);
+    const Tensor received = arena_.take(sum.num_rows[r] * boxes.returned_bytes);
     returned.block[r] = sent.bytes();
     sum.block[r] = received.bytes();
     sends.push_back({r, sent.raw(), sent.nbytes()});
@@ -324,7 +347,7 @@ Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combin
   blocks.push_back(places);
   const auto output = std::make_shared<LowLatencyCombineOutput>(LowLatencyCombineOutput{out});
   return in_halves(
-      [sum, stream, blocks, weights = topk_weights, output] {
+      [sum, stream, blocks, weights = input.topk_weights, output] {
         launch_sum_returned(sum, stream);
         output->event = stream.record();
       },

@@ -40,13 +40,21 @@ __device__ inline bool find_bases(const Args& args,
     }
     if (source < num_ranks) {
       shared.bases[l * num_ranks + source] = total + sum - count;
+      if (blockIdx.x == 0) {
+        args.dispatch.out_ranges[l * num_ranks + source] =
+            static_cast<int64_t>(total + sum - count) << 32 | count;
+      }
     }
     total += __shfl_sync(kAllLanes, sum, 31);
   }
   if (blockIdx.x == 0 && lane_id() == 0) {
-    total = min(total, call.layout.max_tokens * num_ranks);  // only a fault kNoRoom makes it more
+    // Only a fault kNoRoom makes it more.
+    total = min(total, static_cast<int32_t>(args.dispatch.max_rows()));
     args.dispatch.out_count[l] = total;
     args.dispatch.expert_rows[l] += total;
+    if (args.dispatch.received != nullptr) {
+      args.dispatch.received[l] += total;
+    }
   }
   return true;
 }
@@ -57,15 +65,34 @@ __device__ inline bool find_num_messages(const Args& args,
   const LowLatencyCall& call = args.dispatch.call;
   const int bank = bank_of(block.epoch);
   bool ok = true;
+  const auto word_of = [&](int source) {
+    return word_at(call.windows[call.rank], call.layout.num_messages_at(bank, source));
+  };
+  if (blockIdx.x == 0 && args.dispatch.wait_us != nullptr) {
+    for (int first = 0; first < call.layout.num_ranks; first += 32) {
+      const int source = first + lane_id();
+      const bool awaits = source < call.layout.num_ranks && !has_rank(block.dead, source);
+      const uint64_t ns = time_until_here(args.signals, block.epoch, awaits,
+                                          awaits ? word_of(source) : nullptr, block.begin_ns);
+      if (awaits) {
+        args.dispatch.wait_us[source] += static_cast<int64_t>(ns / 1000);
+      }
+    }
+  }
   for (int source = lane_id(); source < call.layout.num_ranks; source += 32) {
     int32_t n = 0;
     if (!has_rank(block.dead, source)) {
       uint64_t seen = 0;
-      ok = ok &&
-           await_signal(args.signals, kOp, block.epoch, source,
-                        word_at(call.windows[call.rank], call.layout.num_messages_at(bank, source)),
-                        &seen);
-      n = static_cast<int32_t>(signal_value(seen));
+      ok = ok && await_signal(args.signals, kOp, block.epoch, source, word_of(source), &seen);
+      n = static_cast<int32_t>(pair_second(signal_value(seen)));
+      const uint32_t room = pair_first(signal_value(seen));
+      if (ok && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
+        raise_fault(args.signals,
+                    {FaultReason::kRoomMismatch, kOp, static_cast<uint8_t>(call.rank),
+                     static_cast<uint8_t>(source), block.epoch},
+                    make_signal(room, static_cast<uint32_t>(args.dispatch.max_tokens)));
+        ok = false;
+      }
     }
     shared.num_messages[source] = n;
     if (blockIdx.x == 0) {
@@ -109,6 +136,58 @@ __device__ void fan_out(const std::byte* from,
   }
 }
 
+// One warp copies the scales that came with a row.
+__device__ inline void fan_out_scales(const Args& args,
+                                      const std::byte* message,
+                                      uint32_t here,
+                                      int64_t row) {
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const std::byte* from = message + dispatch.scale_at;
+  if (dispatch.scale_bytes % 4 == 0) {
+    fan_out<uint32_t>(from, dispatch.out_scale, dispatch.scale_bytes, 0, dispatch.scale_bytes, here,
+                      row);
+    return;
+  }
+  for (int i = lane_id(); i - lane_id() < dispatch.scale_bytes; i += 32) {
+    const std::byte value = i < dispatch.scale_bytes ? from[i] : std::byte{};
+    for (uint32_t left = here; left != 0; left &= left - 1) {
+      const int64_t r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
+      if (i < dispatch.scale_bytes) {
+        dispatch.out_scale[r * dispatch.scale_bytes + i] = value;
+      }
+    }
+  }
+}
+
+// One warp stores the scales of a part that was cast into columns, as they are or packed.
+__device__ inline void store_scale_columns(
+    const Args& args, const std::byte* message, int part, uint32_t here, int64_t row) {
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const int hidden = dispatch.call.layout.hidden;
+  const int num_groups = hidden / kCastGroup;
+  const bool is_packed = dispatch.scales == LowLatencyScales::kPackedColumns;
+  const int per_column = is_packed ? 4 : 1;
+  const int columns = (num_groups + per_column - 1) / per_column;
+  constexpr int kGroups = kPartElements / kCastGroup;
+  const int column = part * (kGroups / per_column) + lane_id();
+  const bool has_column = lane_id() < kGroups / per_column && column < columns;
+  const auto* scales = reinterpret_cast<const uint32_t*>(message + hidden);
+  uint32_t word = 0;
+  for (int i = 0; i < per_column && has_column; ++i) {
+    const int group = column * per_column + i;
+    const uint32_t bits = group < num_groups ? load_word(scales + group) : 0;
+    word = is_packed ? word | (bits >> 23 & 0xff) << 8 * i : bits;
+  }
+  const int64_t max_rows = dispatch.max_rows();
+  for (uint32_t left = here; left != 0; left &= left - 1) {
+    const int64_t r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
+    if (has_column) {
+      reinterpret_cast<uint32_t*>(
+          dispatch.out_scale)[(r / max_rows * columns + column) * max_rows + r % max_rows] = word;
+    }
+  }
+}
+
 // One warp moves a part of a message to the rows of its experts.
 template <typename Part>
 __device__ bool receive_part(
@@ -117,7 +196,7 @@ __device__ bool receive_part(
   const CudaLowLatencyLayout& layout = call.layout;
   const int bank = bank_of(block.epoch);
   const int topk = layout.topk;
-  const int64_t max_rows = int64_t{layout.max_tokens} * layout.num_ranks;
+  const int64_t max_rows = args.dispatch.max_rows();
   std::byte* window = call.windows[call.rank];
   const uint64_t* header = word_at(window, layout.header_at(bank, source, slot, 0));
   uint64_t word = 0;
@@ -144,6 +223,7 @@ __device__ bool receive_part(
     const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 1));
     if (is_here) {
       args.dispatch.out_tags[row] = tag;
+      args.dispatch.out_tokens[row] = token;
     }
     int32_t* rows = call.message_rows + (int64_t{slot} * layout.num_ranks + source) * (topk + 1);
     if (lane_id() < topk) {
@@ -166,10 +246,15 @@ __device__ bool receive_part(
       message, args.dispatch.out, int64_t{layout.hidden} * element_bytes,
       int64_t{begin} * element_bytes, num * element_bytes, here, row);
   if constexpr (Part::kIsCast) {
-    fan_out<uint32_t>(message + layout.hidden,
-                      reinterpret_cast<std::byte*>(args.dispatch.out_scale),
-                      4 * (layout.hidden / kCastGroup), 4 * (begin / kCastGroup),
-                      4 * (num / kCastGroup), here, row);
+    if (args.dispatch.scales == LowLatencyScales::kRows) {
+      fan_out<uint32_t>(message + layout.hidden, args.dispatch.out_scale,
+                        4 * (layout.hidden / kCastGroup), 4 * (begin / kCastGroup),
+                        4 * (num / kCastGroup), here, row);
+    } else {
+      store_scale_columns(args, message, part, here, row);
+    }
+  } else if (part == 0 && args.dispatch.scale_bytes > 0) {
+    fan_out_scales(args, message, here, row);
   }
   return true;
 }
@@ -180,11 +265,11 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
   const CudaLowLatencyLayout& layout = call.layout;
   if (warp_id() >= kSendWarps) {
     bool ok = true;
+    if (warp_id() == kWarps - 1) {
+      ok = find_num_messages(args, block, shared);
+    }
     for (int l = warp_id() - kSendWarps; ok && l < call.num_local; l += kReceiveWarps) {
       ok = find_bases(args, block, shared, l);
-    }
-    if (ok && warp_id() == kWarps - 1) {
-      ok = find_num_messages(args, block, shared);
     }
     if (!ok) {
       block.has_failed = true;

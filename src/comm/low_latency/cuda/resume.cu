@@ -62,7 +62,9 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
   }
   if (threadIdx.x == 0) {
     call.state->epoch = latest;
-    call.state->arrived = 0;  // a kernel that failed may have left it between two blocks
+    // A kernel that failed may have left these between two blocks.
+    call.state->arrived = 0;
+    call.state->waited = 0;
     ptx::st_relaxed_sys(&call.record->seen, 0);
     ptx::st_relaxed_sys(&call.record->fault, 0);
   }

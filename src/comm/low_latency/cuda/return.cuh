@@ -141,7 +141,7 @@ struct SendCursor : SendItem {
       publish(
           word_at(call.windows[source], call.layout.return_flag_at(bank_of(block.epoch), selection,
                                                                    first_part() + i % num_parts())),
-          block.epoch, 0);
+          block.epoch, static_cast<uint32_t>(args.combine.coding));
     }
   }
 };

@@ -172,8 +172,13 @@ __device__ void send_part(const Args& args,
   for (int i = 0; i < layout.num_ranks; ++i) {
     const int r = first + i < layout.num_ranks ? first + i : first + i - layout.num_ranks;
     if (has_rank(mask, r)) {
-      part.store(call.windows[r] + layout.message_at(bank, call.rank, slots.at(r)), layout.hidden,
-                 part_index, own_scale);
+      std::byte* message = call.windows[r] + layout.message_at(bank, call.rank, slots.at(r));
+      part.store(message, layout.hidden, part_index, own_scale);
+      if (part_index == 0 && args.dispatch.scale_bytes > 0) {
+        const int bytes = args.dispatch.scale_bytes;
+        copy_plain(message + args.dispatch.scale_at, args.dispatch.x_scale + int64_t{token} * bytes,
+                   bytes, lane_id());
+      }
     }
   }
   __syncwarp();
@@ -221,13 +226,13 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
     const uint32_t home = shared.placement[e];
     const auto r = static_cast<int>(pair_first(home));
-    if (shared.counts[e] > call.layout.max_tokens) {
+    if (shared.counts[e] > args.dispatch.max_tokens) {
       // Receivers leave out what they have no room for.
       const auto self = static_cast<uint8_t>(call.rank);
       raise_fault(args.signals, {FaultReason::kNoRoom, kOp, self, self, block.epoch},
                   make_signal(static_cast<uint32_t>(e),
                               make_pair(static_cast<uint32_t>(shared.counts[e]),
-                                        static_cast<uint32_t>(call.layout.max_tokens))));
+                                        static_cast<uint32_t>(args.dispatch.max_tokens))));
     }
     if (!has_rank(block.dead, r)) {
       ptx::st_relaxed_sys(
@@ -242,8 +247,10 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     }
     n = __reduce_add_sync(kAllLanes, n);
     if (lane_id() == 0 && !has_rank(block.dead, r)) {
-      ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.num_messages_at(bank, call.rank)),
-                          make_signal(block.epoch, static_cast<uint32_t>(n)));
+      ptx::st_relaxed_sys(
+          word_at(call.windows[r], call.layout.num_messages_at(bank, call.rank)),
+          make_signal(block.epoch, make_pair(static_cast<uint32_t>(args.dispatch.max_tokens),
+                                             static_cast<uint32_t>(n))));
       count(&call.state->copies, n);
     }
   }

@@ -91,6 +91,17 @@ struct CudaLowLatencyLayout {
     return l;
   }
 
+  // The same for a call whose rows have fewer bytes.  Messages keep their places.  The flags of
+  // their parts are fewer and move together, which is right since a flag only grows from call to
+  // call, and its writer waits until the call before has been received.
+  constexpr CudaLowLatencyLayout with_rows(int64_t elements, int64_t bytes_of_element) const {
+    CudaLowLatencyLayout l = *this;
+    l.hidden = static_cast<int32_t>(elements);
+    l.element_bytes = static_cast<int32_t>(bytes_of_element);
+    l.num_parts = static_cast<int32_t>((elements + kPartElements - 1) / kPartElements);
+    return l;
+  }
+
   MOEBIUS_HOST_DEVICE constexpr int64_t slot(int source, int64_t index) const {
     return static_cast<int64_t>(source) * max_tokens + index;
   }
