@@ -168,7 +168,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
     const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
     rows.x = quantized.values;
     rows.x_scale = quantized.scale;
-    if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
+    if (input.own_rows != nullptr && goes_in_halves(context) &&
+        !input.apply_router_weight_on_input) {
       input.own_rows->x = quantized.values;
       input.own_rows->x_scale = quantized.scale;
     }
