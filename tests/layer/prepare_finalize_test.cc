@@ -168,8 +168,9 @@ TEST(LowLatencyBackend, SaysWhyItCarriesNoExtraTensors) {
   run_thread_ranks({.num_ranks = 2}, [](Group& group) {
     Problem problem(3, 2, 8);
     problem.input.extras = {Tensor::zeros({3}, DType::kU8)};
-    const auto backend = make_low_latency(group, ExpertPlacement::linear(4, 2),
-                                          {.max_tokens = 4, .hidden = 8, .topk = 2});
+    const LowLatencyOptions options{.max_tokens = 4, .hidden = 8, .topk = 2};
+    const auto backend = make_low_latency(
+        std::make_shared<LowLatency>(group, ExpertPlacement::linear(4, 2), options));
     const Support carries = backend->traits().carries_extras;
     EXPECT_FALSE(carries.ok);
     try {
