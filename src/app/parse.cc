@@ -19,6 +19,7 @@
 #include "app/build_info.h"
 #include "app/options.h"
 #include "moebius/error.h"
+#include "moebius/parallel_config.h"
 
 namespace moebius::app {
 
@@ -134,6 +135,28 @@ CLI::Option* add_choice(CLI::App& app,
   return add(app, name, value, text)->check(CLI::IsMember(words));
 }
 
+// Replaces a name of vLLM by ours, and returns an error for one that has no counterpart.
+std::string own_transport_name(std::string& text) {
+  try {
+    if (const auto backend = all2all_backend_from_name(text)) {
+      text = name(*backend);
+    }
+  } catch (const Unsupported& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Adds an option for a transport between ranks, or for a list of them.
+template <typename T>
+void add_transport(CLI::App& app,
+                   T& value,
+                   const std::vector<std::string>& words,
+                   const char* text) {
+  add_choice(app, "--all2all", value, words, text)
+      ->transform(CLI::Validator(own_transport_name, ""));
+}
+
 void add_json(CLI::App& app, std::string& json, const char* text = "write every printed figure") {
   app.add_option("--json", json, text)->type_name("FILE");
 }
@@ -188,9 +211,10 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   add_count(app, "--tp", o.tp, kMaxInt, "tensor parallel size");
   add_count(app, "--dp", o.dp, kMaxInt, "data parallel size");
   app.add_flag("--no-ep", o.no_ep, "shard every expert instead of distributing experts");
-  add_choice(app, "--all2all", o.all2all,
-             {"none", "allgather_reducescatter", "high_throughput", "low_latency"},
-             "transport between ranks");
+  add_transport(app, o.all2all,
+                {"none", "allgather_reducescatter", "high_throughput", "low_latency"},
+                "transport between ranks, also by vLLM's names: naive (allgather_reducescatter), "
+                "deepep_high_throughput, deepep_low_latency");
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
   add_router_sums(app, o.router_sums);
   add_sum(app, o.sum);
@@ -263,9 +287,9 @@ void add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
   add_number(app, "--early-rows", o.early_rows, int64_t{0}, kMaxTokens,
              "N,N,...: see run (default: as computed)");
   add_number(app, "--pause", o.pause_ms, 0.0, 1e3, "milliseconds before each call (default 0)");
-  add_choice(app, "--all2all", o.all2all, {"high_throughput", "low_latency"},
-             "NAME,NAME: transports (default: low_latency up to 256 tokens, else "
-             "high_throughput)");
+  add_transport(app, o.all2all, {"high_throughput", "low_latency"},
+                "NAME,NAME: transports, see run (default: low_latency up to 256 tokens, else "
+                "high_throughput)");
   add_router_sums(app, o.router_sums);
 }
 

@@ -92,6 +92,15 @@ TEST(Ranks, ReportTellsWhatEachRankDid) {
   EXPECT_NE(result.out.find("rows to ranks for 148 selections"), std::string::npos) << result.out;
 }
 
+TEST(Ranks, TransportsGoByTheNamesOfVllmToo) {
+  for (const auto& [theirs, ours] : {std::pair("naive", "allgather_reducescatter"),
+                                     std::pair("deepep_high_throughput", "high_throughput"),
+                                     std::pair("deepep_low_latency", "low_latency")}) {
+    const JsonResult result = run_for_json(run_words("--ranks 2 --all2all") + theirs);
+    EXPECT_EQ(result.json["parallel"]["all2all"], ours);
+  }
+}
+
 // The table tells the rows of local experts by rank, and the JSON those of each expert.
 TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
   for (const std::string backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {

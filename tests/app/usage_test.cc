@@ -41,6 +41,10 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused("bench dispatch --device cuda --microbatches 2",
                  {"--microbatches", "bench layer"});
   expect_refused("bench layer --preset tiny --all2all low_latency", {"--all2all", "--device cuda"});
+  expect_refused("bench layer --preset tiny --device cuda --all2all naive",
+                 {"--all2all", "allgather_reducescatter", "high_throughput"});
+  expect_refused(run_tiny("--ranks 2 --all2all pplx"), {"--all2all", "pplx", "low_latency"});
+  expect_refused(run_tiny("--ranks 2 --all2all deepep"), {"--all2all", "deepep", "none"});
   expect_refused("bench layer", {"--preset"});
   expect_refused("bench layer --preset poetry", {"poetry", "qwen3-30b-a3b"});
   expect_refused("bench layer --preset tiny --quant prose", {"prose", "nvfp4"});
