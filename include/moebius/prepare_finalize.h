@@ -78,8 +78,8 @@ struct PrepareInput {
   const QuantConfig* quant = nullptr;         // required
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
-  // Tensors [T, ...] of the caller, of any dtype, that go where the rows go.  Backends of the
-  // standard format take them; the others throw Unsupported on all ranks.
+  // Tensors [T, ...] of the caller, of any dtype, that go where the rows go.  Every rank gives as
+  // many.  Backends that carry none throw Unsupported (PrepareFinalizeTraits::carries_extras).
   std::vector<Tensor> extras = {};
   OwnRows* own_rows = nullptr;  // optional; prepare writes it
   // Rows, for backends whose sends_in_waves() is true; see DispatchInput.  REQUIRES where
@@ -98,8 +98,9 @@ struct PrepareResult {
   Tensor topk_weights;
   Tensor router_logits;
   Tensor lora_ids;
-  std::vector<Tensor> extras = {};  // each [M, ...]; empty: the caller's own hold
-  int64_t expected_rows = 0;        // see ExpertsInput
+  // Each [M, ...], batched [L, max_rows, ...]; empty: the caller's own hold.
+  std::vector<Tensor> extras = {};
+  int64_t expected_rows = 0;  // see ExpertsInput
   // M of the rank that receives most rows; the same number on all ranks.
   std::optional<int64_t> most_rows = std::nullopt;
   // Where this is set, x, x_scale and expert_num_tokens may still be on their way.  The other
@@ -148,6 +149,8 @@ struct PrepareFinalizeTraits {
   // Where a placement of experts decides to which rank a row goes: i32 [E] on the CPU, this rank's
   // local index or -1.  A caller's expert_map must be equal to it.  Undefined elsewhere.
   Tensor placed_experts = {};
+  // Whether PrepareInput::extras go with the rows; if not, why.
+  Support carries_extras = Support::yes();
   // Whether a call on a GPU only enqueues work, so that a Graph can record it; if not, why.
   Support can_be_captured = Support::yes();
 };

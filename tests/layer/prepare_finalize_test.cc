@@ -127,14 +127,56 @@ TEST(StandardBackendsOverRanks, CarryExtraTensorsOfTheCaller) {
   });
 }
 
-TEST(BatchedBackends, RefuseExtraTensors) {
+TEST(NoEpBatched, SortsExtraTensorsWithTheRows) {
+  const auto pf = make_no_ep_batched(8, 4);
+  EXPECT_TRUE(pf->traits().carries_extras.ok);
+  for (const bool has_lora : {false, true}) {
+    Problem problem(5, 2, 8, DType::kF32);
+    const Tensor codes = Tensor::empty({5, 3}, DType::kU8);
+    const Tensor tokens = Tensor::empty({5}, DType::kI32);
+    for (int32_t t = 0; t < 5; ++t) {
+      problem.input.hidden.data<float>()[8 * t] = static_cast<float>(t);
+      std::fill_n(codes.data<uint8_t>() + 3 * t, 3, static_cast<uint8_t>(10 + t));
+      tokens.data<int32_t>()[t] = 100 + t;
+    }
+    problem.input.extras = {codes, tokens};
+    if (has_lora) {
+      problem.input.lora_ids = tokens;
+    }
+    const PrepareResult rows = pf->prepare(problem.input, problem.context);
+    ASSERT_EQ(rows.extras.size(), 2u);
+    ASSERT_EQ(rows.extras[0].shape(), Shape({4, 8, 3}));
+    ASSERT_EQ(rows.extras[1].shape(), Shape({4, 8}));
+    int64_t num_rows = 0;
+    for (int64_t e = 0; e < 4; ++e) {
+      for (int64_t r = 0; r < rows.expert_num_tokens.data<int32_t>()[e]; ++r, ++num_rows) {
+        const int64_t row = 8 * e + r;
+        const auto token = static_cast<int32_t>(rows.x.data<float>()[8 * row]);
+        EXPECT_EQ(rows.extras[0].data<uint8_t>()[3 * row + 2], 10 + token);
+        EXPECT_EQ(rows.extras[1].data<int32_t>()[row], 100 + token);
+        if (has_lora) {
+          EXPECT_EQ(rows.lora_ids.data<int32_t>()[row], 100 + token);
+        }
+      }
+    }
+    EXPECT_GT(num_rows, 0);
+  }
+}
+
+TEST(LowLatencyBackend, SaysWhyItCarriesNoExtraTensors) {
   run_thread_ranks({.num_ranks = 2}, [](Group& group) {
     Problem problem(3, 2, 8);
     problem.input.extras = {Tensor::zeros({3}, DType::kU8)};
-    const auto low_latency = make_low_latency(group, ExpertPlacement::linear(4, 2),
-                                              {.max_tokens = 4, .hidden = 8, .topk = 2});
-    EXPECT_THROW(low_latency->prepare(problem.input, problem.context), Unsupported);
-    EXPECT_THROW(make_no_ep_batched(8, 4)->prepare(problem.input, problem.context), Unsupported);
+    const auto backend = make_low_latency(group, ExpertPlacement::linear(4, 2),
+                                          {.max_tokens = 4, .hidden = 8, .topk = 2});
+    const Support carries = backend->traits().carries_extras;
+    EXPECT_FALSE(carries.ok);
+    try {
+      backend->prepare(problem.input, problem.context);
+      ADD_FAILURE() << "low latency takes extra tensors";
+    } catch (const Unsupported& error) {
+      expect_mentions(error.what(), {"low_latency", carries.reason});
+    }
   });
 }
 

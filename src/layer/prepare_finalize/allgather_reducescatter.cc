@@ -83,6 +83,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else {
     expect_prepare_input(input, context);
   }
+  expect_extras(input, traits());
   std::vector<int64_t>& counts = counts_[context.microbatch];
   counts.resize(static_cast<size_t>(group_.size()));
   const int64_t num_tokens = input.hidden.dim(0);

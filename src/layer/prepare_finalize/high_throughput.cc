@@ -136,6 +136,7 @@ Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchIn
 Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                     const CallContext& context) {
   expect_prepare_input(input, context);
+  expect_extras(input, traits());
   const Tensor x = weighted_input(input, context);
   const auto spec = rows_quant_spec(input);
   const bool before = spec && quantizes_before_dispatch(*spec);

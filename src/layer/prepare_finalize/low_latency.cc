@@ -65,6 +65,9 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
                          .finalize_sms = options.num_sms,
                          .max_in_flight = 2,  // the transport keeps two results at a time
                          .placed_experts = placement.expert_map(group.rank()),
+                         .carries_extras = Support::no(
+                             "its messages have room for a row, its scales and the id of an "
+                             "adapter"),
                          .can_be_captured = can_be_captured(group)}),
         group_(group),
         num_local_experts_(placement.num_local(group.rank())),
@@ -150,7 +153,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                 const CallContext& context) {
   expect_prepare_input(input, context);
-  expect_no_extras(input, name());
+  expect_extras(input, traits());
   const LowLatencyCast cast = cast_for(*input.quant);
   const Tensor x = weighted_input(input, context);
   LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};

@@ -14,6 +14,7 @@ class NoEp final : public ReducingPrepareFinalize {
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
     expect_prepare_input(input, context);
+    expect_extras(input, traits());
     PrepareResult result;
     result.x = weighted_input(input, context);
     if (const auto spec = rows_quant_spec(input)) {

@@ -3,6 +3,10 @@
 //
 // One rank, batched format: every selected row is copied to its expert's block.  It is the
 // reference for backends that dispatch into the batched layout.
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/same_device.h"
@@ -41,7 +45,7 @@ class NoEpBatched final : public ReducingPrepareFinalize {
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
     expect_prepare_input(input, context);
-    expect_no_extras(input, name());
+    expect_extras(input, traits());
     if (device_traits(input.topk_ids.device()).host_reads) {
       expect_ids(input.topk_ids, input.num_experts);
     }
@@ -81,13 +85,22 @@ class NoEpBatched final : public ReducingPrepareFinalize {
     if (input.lora_ids) {
       result.lora_ids = lora_ids;
     }
+    std::vector<Tensor> beside = input.extras;
+    for (const Tensor& extra : input.extras) {
+      result.extras.push_back(allocate_rows(batched_shape(extra), extra.dtype(), context.stream));
+    }
+    std::vector<Tensor> rows_beside = result.extras;
+    if (input.lora_ids) {
+      beside.push_back(input.lora_ids);
+      rows_beside.push_back(lora_ids);
+    }
     place_rows({.x = weighted_input(input, context),
                 .local_ids = local_ids,
-                .lora_ids = input.lora_ids,
+                .beside = std::move(beside),
                 .scratch = scratch,
                 .rows = rows,
                 .counts = counts,
-                .row_lora_ids = result.lora_ids},
+                .rows_beside = std::move(rows_beside)},
                context.stream);
     if (spec) {
       quantize_batched_rows(rows, counts, *spec, input.quant->a1, {values, scale}, context.stream);
@@ -102,6 +115,15 @@ class NoEpBatched final : public ReducingPrepareFinalize {
   }
 
  private:
+  // [L, max_rows, ...] for a tensor [T, ...].
+  Shape batched_shape(const Tensor& of_tokens) const {
+    std::vector<int64_t> dims = {num_local_experts_, max_num_tokens_};
+    for (int d = 1; d < of_tokens.num_dims(); ++d) {
+      dims.push_back(of_tokens.dim(d));
+    }
+    return Shape(std::span<const int64_t>(dims));
+  }
+
   int64_t max_num_tokens_;
   int64_t num_local_experts_;
 };

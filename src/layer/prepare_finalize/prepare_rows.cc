@@ -19,21 +19,21 @@ void expect_prepare_input(const PrepareInput& input, const CallContext& context)
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
   expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
   expect(input.quant != nullptr, "quant is missing");
-  for (const Tensor& extra : input.extras) {
-    expect_defined(extra, "an extra tensor");
-    expect_ge(extra.num_dims(), 1, "dimensions of an extra tensor");
-    expect_eq(extra.dim(0), input.hidden.dim(0), "rows of an extra tensor (tokens of hidden)");
-  }
   context.pool();  // refuses a missing one
   if (input.apply_router_weight_on_input) {
     expect_eq(input.topk_ids.dim(1), 1, "topk with apply_router_weight_on_input");
   }
 }
 
-void expect_no_extras(const PrepareInput& input, std::string_view backend) {
-  if (!input.extras.empty()) {
-    throw Unsupported(fmt::format("{} extra tensors with {}, whose batched rows carry none",
-                                  input.extras.size(), backend));
+void expect_extras(const PrepareInput& input, const PrepareFinalizeTraits& backend) {
+  if (!input.extras.empty() && !backend.carries_extras.ok) {
+    throw Unsupported(fmt::format("{} extra tensors with {}: {}", input.extras.size(), backend.name,
+                                  backend.carries_extras.reason));
+  }
+  for (const Tensor& extra : input.extras) {
+    expect_defined(extra, "an extra tensor");
+    expect_ge(extra.num_dims(), 1, "dimensions of an extra tensor");
+    expect_eq(extra.dim(0), input.hidden.dim(0), "rows of an extra tensor (tokens of hidden)");
   }
 }
 

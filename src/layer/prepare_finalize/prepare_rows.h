@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "layer/rows/quantize_rows.h"
 #include "moebius/prepare_finalize.h"
@@ -31,8 +30,9 @@ Call& prepared_call(std::map<int, Call>& calls, const CallContext& context) {
 // Throws InvalidArgument for shapes and dtypes that a modular prepare cannot take.
 void expect_prepare_input(const PrepareInput& input, const CallContext& context);
 
-// Throws Unsupported where there are extra tensors, which this backend cannot carry.
-void expect_no_extras(const PrepareInput& input, std::string_view backend);
+// Throws InvalidArgument for extra tensors that do not have a row per token, and Unsupported where
+// the backend carries none.
+void expect_extras(const PrepareInput& input, const PrepareFinalizeTraits& backend);
 
 // If the router weight goes on the input: hidden times the weight, which is first rounded to
 // hidden's dtype, in a workspace, since shared experts still read hidden.  Otherwise hidden itself.

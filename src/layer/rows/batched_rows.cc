@@ -16,34 +16,26 @@ namespace moebius {
 
 namespace {
 
-// Copies lora_ids i32 [T] to the rows in use of row_ids i32 [L, max_rows].
-void spread_lora_ids(const Tensor& lora_ids,
-                     const BatchedRows& rows,
-                     int64_t topk,
-                     const Tensor& row_ids) {
-  for (size_t i = 0; i < rows.row.size(); ++i) {
-    if (rows.row[i] >= 0) {
-      const auto token = static_cast<int64_t>(i) / topk;
-      row_ids.data<int32_t>()[rows.row[i]] = lora_ids.data<int32_t>()[token];
-    }
-  }
+// The bytes u8 [rows, n] of a tensor with so many rows.
+Tensor as_bytes(const Tensor& tensor, int64_t rows) {
+  return tensor.reinterpret(DType::kU8, {rows, tensor.nbytes() / rows});
 }
 
 // Copies the token of each selection to its row of x [L, max_rows, ...].
-void gather(const Tensor& hidden,
+void gather(const Tensor& tokens,
             const BatchedRows& rows,
             int64_t topk,
             const Tensor& x,
             const Stream& stream) {
   constexpr int64_t kRowsPerTask = 8;
-  const auto row_bytes = static_cast<size_t>(hidden.dim(1) * bits(hidden.dtype()) / 8);
+  const auto row_bytes = static_cast<size_t>(tokens.nbytes() / std::max<int64_t>(1, tokens.dim(0)));
   parallel_for(
       stream, static_cast<int64_t>(rows.row.size()), kRowsPerTask, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t row = rows.row[static_cast<size_t>(i)];
           if (row >= 0) {
             std::memcpy(x.bytes() + static_cast<size_t>(row) * row_bytes,
-                        hidden.bytes() + static_cast<size_t>(i / topk) * row_bytes, row_bytes);
+                        tokens.bytes() + static_cast<size_t>(i / topk) * row_bytes, row_bytes);
           }
         }
       });
@@ -61,9 +53,9 @@ void place_on_gpu(const PlaceRows& args, const Stream& stream) {
                    stream);
   cuda_count_rows(row_of_slot, max_rows, args.counts, stream);
   cuda_permute_rows({args.x, row_of_slot, args.rows.view({num_rows, args.rows.dim(2)})}, stream);
-  if (args.lora_ids) {
-    cuda_permute_rows({args.lora_ids.view({args.lora_ids.dim(0), 1}), row_of_slot,
-                       args.row_lora_ids.view({num_rows, 1})},
+  for (size_t i = 0; i < args.beside.size() && args.x.dim(0) > 0; ++i) {
+    cuda_permute_rows({as_bytes(args.beside[i], args.x.dim(0)), row_of_slot,
+                       as_bytes(args.rows_beside[i], num_rows)},
                       stream);
   }
 }
@@ -104,8 +96,8 @@ void place_rows(const PlaceRows& args, const Stream& stream) {
   const BatchedRows rows = batched_rows(args.local_ids, 0, args.rows.dim(0), args.rows.dim(1));
   std::copy(rows.counts.begin(), rows.counts.end(), args.counts.data<int32_t>());
   gather(args.x, rows, topk, args.rows, stream);
-  if (args.lora_ids) {
-    spread_lora_ids(args.lora_ids, rows, topk, args.row_lora_ids);
+  for (size_t i = 0; i < args.beside.size(); ++i) {
+    gather(args.beside[i], rows, topk, args.rows_beside[i], stream);
   }
 }
 

@@ -26,14 +26,14 @@ BatchedRows batched_rows(const Tensor& ids,
                          int64_t max_rows);
 
 struct PlaceRows {
-  Tensor x;              // [T, H]
-  Tensor local_ids;      // i32 [T, K], -1 = masked or foreign
-  Tensor lora_ids = {};  // i32 [T] or undefined
-  Tensor scratch;        // see place_rows_scratch()
+  Tensor x;                         // [T, H]
+  Tensor local_ids;                 // i32 [T, K], -1 = masked or foreign
+  std::vector<Tensor> beside = {};  // [T, ...] each, whose rows go with those of x
+  Tensor scratch;                   // see place_rows_scratch()
   // Outputs.
-  Tensor rows;               // [L, max_rows, H]
-  Tensor counts;             // i32 [L]
-  Tensor row_lora_ids = {};  // i32 [L, max_rows], with lora_ids
+  Tensor rows;                           // [L, max_rows, H]
+  Tensor counts;                         // i32 [L]
+  std::vector<Tensor> rows_beside = {};  // [L, max_rows, ...] for each of `beside`
 };
 
 // The scratch tensor that place_rows() needs for ids of this shape on this device.
