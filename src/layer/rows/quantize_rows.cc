@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/cuda/runtime.h"
+#include "layer/rows/row_ops.h"
 #include "quant/cuda/batched.h"
 #include "quant/groups.h"
 
@@ -27,7 +28,8 @@ QuantDesc of_expert(QuantDesc desc, int64_t local_expert) {
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},
-          {{groups.num_row_groups, groups.num_col_groups}, quant::scale_dtype(spec.format)}};
+          {{groups.num_row_groups, quant::num_row_scales(spec, cols)},
+           quant::scale_dtype(spec.format)}};
 }
 
 void quantize_rows(const Tensor& x,
@@ -37,6 +39,14 @@ void quantize_rows(const Tensor& x,
                    const Stream& stream) {
   Quantized q;
   q.values = out.values;
+  if (spec.global_scale_per_row) {
+    const Shape scales{x.dim(0), out.scale.dim(1) - quant::kRowGlobalScaleBytes};
+    q.scale = allocate_rows(scales, out.scale.dtype(), stream);
+    q.global_scale = allocate_rows({x.dim(0)}, DType::kF32, stream);
+    quantize(x, spec, q, stream);
+    join_row_scales(q.scale, q.global_scale, out.scale, stream);
+    return;
+  }
   q.scale = out.scale;
   std::shared_ptr<void> global_scale;  // quantize() writes it, but the caller has it already
   if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
