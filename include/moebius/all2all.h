@@ -25,6 +25,11 @@
 
 namespace moebius MOEBIUS_API {
 
+// What travels quantized: rows whose scales belong to the row, also of formats of which the experts
+// take unquantized rows where nothing travels (mx and nvfp4, see
+// ExpertsTraits::takes_quantized_transfers).  A global scale for all rows is the same on every rank
+// and does not travel.
+//
 // Every rank gets every token.  Rows, ids, weights and scales are gathered, each rank computes its
 // experts (or its shard of all experts) on all rows, and the partial sums are reduced and
 // scattered. monolithic: router logits are gathered instead of ids and weights, and the kernel
@@ -34,20 +39,20 @@ namespace moebius MOEBIUS_API {
 std::unique_ptr<PrepareFinalize> make_allgather_reducescatter(Group& group,
                                                               bool monolithic = false);
 
-// A token goes once to each rank that owns one of its experts.  Rows quantized by block travel
-// quantized; other schemes quantize the rows after they have arrived.
+// A token goes once to each rank that owns one of its experts.  Rows travel quantized, except where
+// one scale serves all of them: they are quantized after they have arrived then.
 // capacity: see MoeLayerOptions; throws Unsupported where there can be none.
 // Throws InvalidArgument where there is no transport.
 std::unique_ptr<PrepareFinalize> make_high_throughput(
     std::shared_ptr<HighThroughput> transport, std::optional<int64_t> capacity = std::nullopt);
 
 // Batched format, with at most LowLatencyOptions::max_tokens tokens per rank and call.  Rows are
-// cast to fp8 in flight when the scheme is fp8 with groups of 128.  Where else the scales of a row
-// depend on this row alone (a scale per token, groups of other sizes), tokens are quantized once
-// and travel so.  Other schemes quantize the rows after they have arrived, expert by expert.
-// Weights are applied in combine, so the experts must delegate.  It does not accept a deferred fp8
-// cast, or an fp8 cast of hidden sizes that are not multiples of 128.  Throws InvalidArgument where
-// there is no transport.
+// cast to fp8 in flight when the scheme is fp8 with groups of 128.  Where else the scales belong to
+// a row (a scale per token, other groups, mx, nvfp4), tokens are quantized once and travel so.
+// Other schemes quantize the rows after they have arrived, expert by expert.  Weights are applied
+// in combine, so the experts must delegate.  It does not accept a deferred fp8 cast, or an fp8 cast
+// of hidden sizes that are not multiples of 128.  Throws InvalidArgument where there is no
+// transport.
 std::unique_ptr<PrepareFinalize> make_low_latency(std::shared_ptr<LowLatency> transport);
 
 }  // namespace moebius

@@ -137,6 +137,8 @@ struct ColumnParts {
 struct ExpertsInput {
   Tensor x;         // standard [M, H], batched [L, max_rows, H]; in_dtype, or a1's storage dtype
   Tensor x_scale;   // with quantized x: per tensor f32 [1,1], per token [M, 1], blocks [M, H/g];
+                    // mx: e8m0 [M, H/32]; nvfp4: e4m3 [M, H/16] under a1's global scale [1],
+                    // or without one [M, H/16 + 4], where each row ends in its own (f32);
                     // batched [L, ...] (QuantConfig::batched_scale_shape)
   Tensor topk_ids;  // standard: i32 or i64 [M, K]; -1 = masked
   Tensor topk_weights;       // standard: f32 [M, K]; read only by kNoOp implementations
@@ -174,6 +176,10 @@ struct ExpertsTraits {
   bool supports_chunking = false;  // apply() may be called for some of the rows at a time
   // prepare must hand over unquantized rows even when a1 is quantized.
   bool expects_unquantized_inputs = false;
+  // With expects_unquantized_inputs: rows that have travelled may come quantized nonetheless, with
+  // x_scale as quantize() makes it (e8m0 or e4m3 scales), and give the same bits.  Such rows travel
+  // with fewer bytes; where nothing travels, they would only be quantized in two steps.
+  bool takes_quantized_transfers = false;
   // apply() takes more than one ColumnParts, for standard rows.  The output's memory then is
   // [count, M, H / count].
   bool gives_parts = false;

@@ -78,7 +78,10 @@ struct PrepareInput {
   bool apply_router_weight_on_input = false;  // K must be 1
   const QuantConfig* quant = nullptr;         // required
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
-  Tensor lora_ids;                            // i32 [T], -1 = none; optional
+  // With defer_input_quant: rows that travel may be quantized before, and are handed over so (see
+  // ExpertsTraits::takes_quantized_transfers).
+  bool may_quantize_transfers = false;
+  Tensor lora_ids;  // i32 [T], -1 = none; optional
   // Tensors [T, ...] of the caller, of any dtype, that go where the rows go.  Every rank gives as
   // many.  Backends that carry none throw Unsupported (PrepareFinalizeTraits::carries_extras).
   std::vector<Tensor> extras = {};

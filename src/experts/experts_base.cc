@@ -16,6 +16,16 @@ bool quantizes_rows_itself(const ExpertsDesc& desc, const QuantDesc& a1) {
   return a1.format && (desc.precision == Precision::kF64 || !takes_codes(*a1.format));
 }
 
+// Whether rows can travel as codes nonetheless.  Not where the code of a row depends on its expert,
+// each of which has a global scale.
+bool takes_quantized_transfers(const ExpertsDesc& desc, const QuantDesc& a1) {
+  if (!a1.format || takes_codes(*a1.format) || desc.precision == Precision::kF64) {
+    return false;
+  }
+  return *a1.format != QuantFormat::kNvfp4 || !a1.alpha_or_gscale ||
+         a1.alpha_or_gscale.numel() == 1;
+}
+
 ExpertsTraits traits_of(const ExpertsDesc& desc,
                         const QuantDesc& a1,
                         std::string_view name,
@@ -26,6 +36,7 @@ ExpertsTraits traits_of(const ExpertsDesc& desc,
   traits.weight_and_reduce = is_standard ? standard_rows : WeightAndReduceKind::kDelegate;
   traits.supports_chunking = is_standard;
   traits.expects_unquantized_inputs = quantizes_rows_itself(desc, a1);
+  traits.takes_quantized_transfers = takes_quantized_transfers(desc, a1);
   return traits;
 }
 

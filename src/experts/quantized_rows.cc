@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 #include "core/parallel.h"
 #include "experts/cpu/kernels.h"
 #include "quant/e4m3_values.h"
+#include "quant/groups.h"
 
 namespace moebius {
 
@@ -142,6 +144,33 @@ void RowQuantizer::values(const Tensor& rows,
                       of_expert(global_scale_, e));
 }
 
+void RowQuantizer::decode(const Tensor& codes,
+                          const Tensor& scale,
+                          const Tensor& values,
+                          const Stream& stream) const {
+  if (!spec_->global_scale_per_row) {
+    Quantized q;
+    q.values = codes;
+    q.scale = scale;
+    q.global_scale = global_scale_;
+    dequantize(q, *spec_, values, stream);
+    return;
+  }
+  const int64_t num_scales = scale.dim(1) - quant::kRowGlobalScaleBytes;
+  parallel_for(stream, codes.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::byte* scales = scale.slice(r, r + 1).bytes();
+      float global_scale;
+      std::memcpy(&global_scale, scales + num_scales, sizeof(global_scale));
+      Quantized q;
+      q.values = codes.slice(r, r + 1);
+      q.scale = Tensor::borrow(scales, {1, num_scales}, scale.dtype());
+      q.global_scale = Tensor::borrow(&global_scale, {1}, DType::kF32);
+      dequantize(q, *spec_, values.slice(r, r + 1), Stream::cpu(1));
+    }
+  });
+}
+
 void RowQuantizer::codes(
     const Tensor& rows, int64_t e, const Tensor& codes, float* scales, const Stream& stream) const {
   const int64_t num_rows = rows.dim(0);
@@ -162,6 +191,14 @@ void RowQuantizer::codes(
 void CallRows::input_values(const ExpertsInput& input, const Tensor& values, float* scales) const {
   const Tensor x = as_rows(input.x);
   const int64_t k = x.dim(1);
+  if (x.dtype() != desc.in_dtype && !takes_codes(quantizer.spec().format)) {
+    const Tensor scale = as_rows(input.x_scale);
+    for_each_input_group(*this, x.dim(0), [&](int64_t, int64_t begin, int64_t end) {
+      quantizer.decode(x.slice(begin, end), scale.slice(begin, end), values.slice(begin, end),
+                       stream);
+    });
+    return;
+  }
   if (x.dtype() != desc.in_dtype) {
     const int64_t num_blocks = quantizer.num_blocks(k);
     const int64_t block = num_blocks == 1 ? k : quantizer.spec().group.col;

@@ -17,8 +17,8 @@
 
 namespace moebius {
 
-// Whether rows that are quantized in this format come to the experts as codes.  Others travel as
-// they are, and the experts quantize what arrives.
+// Whether rows that are quantized in this format come to the experts as codes.  Of other formats
+// the experts take unquantized rows, too, and mostly do.
 constexpr bool takes_codes(QuantFormat format) {
   return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
 }
@@ -43,6 +43,12 @@ class RowQuantizer {
   // Sets values f32 [R, k], which may be `rows`, from rows [R, k] of local expert e (any when not
   // per_expert()).
   void values(const Tensor& rows, int64_t e, const Tensor& values, const Stream& stream) const;
+  // Sets values f32 [R, k] to what codes of mx or nvfp4 stand for, with scales as in
+  // ExpertsInput::x_scale.
+  void decode(const Tensor& codes,
+              const Tensor& scale,
+              const Tensor& values,
+              const Stream& stream) const;
   // Sets codes [R, k] and scales [R, num_blocks(k)]; for fp8 and int8.
   void codes(const Tensor& rows,
              int64_t e,

@@ -205,7 +205,9 @@ void validate_lora(const ExpertsDesc& desc, const LoraWeights& lora) {
 void validate_codes(const Experts& experts, const ExpertsInput& input) {
   const ExpertsDesc& desc = experts.desc();
   const QuantConfig& quant = experts.quant();
-  if (!quant.a1.format || experts.traits().expects_unquantized_inputs) {
+  const ExpertsTraits& traits = experts.traits();
+  if (!quant.a1.format ||
+      (traits.expects_unquantized_inputs && !traits.takes_quantized_transfers)) {
     throw InvalidArgument(
         fmt::format("x is {}, expected {}", name(input.x.dtype()), name(desc.in_dtype)));
   }
@@ -215,6 +217,14 @@ void validate_codes(const Experts& experts, const ExpertsInput& input) {
                        name(codes));
   });
   expect_defined(input.x_scale, "x_scale of a quantized x");
+  if (traits.takes_quantized_transfers) {  // mx and nvfp4: every row has scales of its own
+    const int64_t num_scales = quant::num_row_scales(*activation_spec(quant.a1), desc.hidden);
+    const Shape scales = desc.format == ActivationFormat::kStandard
+                             ? Shape{input.x.dim(0), num_scales}
+                             : Shape{desc.num_local_experts, input.x.dim(1), num_scales};
+    expect_tensor(input.x_scale, quant::scale_dtype(*quant.a1.format), scales, "x_scale");
+    return;
+  }
   if (desc.format == ActivationFormat::kStandard) {
     const auto shape = quant.scale_shape(input.x.dim(0), desc.hidden);
     expect_tensor(input.x_scale, DType::kF32, Shape(std::span(*shape)), "x_scale");

@@ -310,6 +310,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
                              .apply_router_weight_on_input = input.apply_router_weight_on_input,
                              .quant = &experts->quant(),
                              .defer_input_quant = defers_input_quant(*experts),
+                             .may_quantize_transfers = experts->traits().takes_quantized_transfers,
                              .lora_ids = lora_ids_to_send(input, context),
                              .own_rows = own_rows,
                              .early_rows = plan.early_rows,

@@ -93,11 +93,8 @@ int64_t batched_workspace(const Deployment& d, int64_t rows) {
 // The bytes of one received row, its tag and its token.  CPUs keep room for rows of either form.
 int64_t output_row_bytes(const Deployment& d) {
   constexpr int64_t kWords = 8;
-  if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
-    return kWords + row_bytes(d);
-  }
-  const int64_t cast = coded_row_bytes(d);
-  return kWords + (d.device.is_cuda() ? cast : cast - d.layer.hidden + row_bytes(d));
+  const LowLatencyRow row = low_latency_row(d);
+  return kWords + (d.device.is_cuda() ? row.value_bytes : row_bytes(d)) + row.scale_bytes;
 }
 
 // The rows for the experts where prepare makes new ones, because it quantizes or gathers rows.

@@ -244,25 +244,16 @@ LowLatencyOptions low_latency_options(const Deployment& d) {
           .sum = d.low_latency_sum};
 }
 
-// Mirrors the backends of src/layer.  High throughput sends codes of formats that quantize blocks
-// of a row, low latency sends fp8 by groups of 128, and all-gather sends all codes but those with a
-// single scale for all rows.
+// Mirrors the backends of src/layer, which send codes whose scales belong to a row.
 bool travels_quantized(All2AllBackend backend, const Formats& formats) {
-  if (!formats.activations || !takes_codes(formats.activations->format)) {
+  if (!formats.activations) {
     return false;
   }
   const QuantizeSpec& spec = *formats.activations;
-  switch (backend) {
-    case All2AllBackend::kHighThroughput:
-      return spec.group.row == 1 && spec.group.col > 0;
-    case All2AllBackend::kLowLatency:
-      return spec.group.row == 1;
-    case All2AllBackend::kAllGatherReduceScatter:
-      return !spec.group.is_per_tensor();
-    case All2AllBackend::kNone:
-      return true;  // nothing travels
+  if (backend == All2AllBackend::kNone) {  // nothing travels
+    return takes_codes(spec.format);
   }
-  return false;
+  return !spec.group.is_per_tensor();
 }
 
 double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {

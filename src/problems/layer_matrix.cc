@@ -132,6 +132,7 @@ class RankLayer {
     request.expert_map = map_;
     request.quant = &kernel_.experts().quant();
     request.defer_input_quant = kernel_.experts().traits().expects_unquantized_inputs;
+    request.may_quantize_transfers = kernel_.experts().traits().takes_quantized_transfers;
     PrepareResult prepared = twin_->prepare(request, context(microbatch));
     if (router_ != nullptr) {
       const Shape shape{prepared.x.dim(0), kernel_.experts().desc().topk};

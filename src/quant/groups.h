@@ -30,6 +30,11 @@ Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols);
 // the other formats.
 int64_t fixed_group_cols(QuantFormat format);
 
+// How many elements the scales of one row have that travel with its codes: one per group and, where
+// the row has a global scale of its own (nvfp4), the four bytes of that f32 after them.
+inline constexpr int64_t kRowGlobalScaleBytes = 4;
+int64_t num_row_scales(const QuantizeSpec& spec, int64_t cols);
+
 // Whether the scale of an activation row depends on the other rows of the same matrix.
 bool scales_over_rows(const QuantDesc& activations);
 

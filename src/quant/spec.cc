@@ -12,6 +12,11 @@
 
 namespace moebius {
 
+int64_t quant::num_row_scales(const QuantizeSpec& spec, int64_t cols) {
+  return groups_of(spec.group, 1, cols).num_col_groups +
+         (spec.global_scale_per_row ? kRowGlobalScaleBytes : 0);
+}
+
 namespace {
 
 bool is_row_group(const GroupShape& group) {

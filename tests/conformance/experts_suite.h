@@ -197,29 +197,42 @@ TEST_P(ExpertsScheme, TakesQuantizedRows) {
   ExpertProblem p = ExpertProblemMaker(10).make(kKBlocks, {.scheme = scheme, .format = format});
   const auto experts = make(p, impl, 2);
   const auto spec = activation_spec(p.weights.quant.a1);
-  if (!spec || experts->traits().expects_unquantized_inputs) {
+  const ExpertsTraits& traits = experts->traits();
+  if (!spec || (traits.expects_unquantized_inputs && !traits.takes_quantized_transfers)) {
     const Tensor plain = p.input.x;
     p.input.x = Tensor::zeros(plain.shape(), DType::kI8);
     EXPECT_THROW(run(*experts, p.input, stream_of(impl, 2)), InvalidArgument);
     return;
   }
   const Tensor expected = valid_rows(p, run(*experts, p.input, stream_of(impl, 2)));
-  const Tensor& static_scale = p.weights.quant.a1.scale;
+  const auto quantized = [&](const Tensor& rows) {
+    const QuantDesc& a1 = p.weights.quant.a1;
+    Quantized q = allocate_quantized(*spec, rows.dim(0), rows.dim(1));
+    quantize(rows, *spec, q, Stream::cpu(2), a1.scale, a1.alpha_or_gscale);
+    if (spec->global_scale_per_row) {
+      const Tensor scales = Tensor::empty({q.scale.dim(0), q.scale.dim(1) + 4}, q.scale.dtype());
+      for (int64_t r = 0; r < rows.dim(0); ++r) {
+        const Tensor row = scales.slice(r, r + 1);
+        std::memcpy(row.raw(), q.scale.slice(r, r + 1).raw(), static_cast<size_t>(q.scale.dim(1)));
+        std::memcpy(row.bytes() + q.scale.dim(1), q.global_scale.data<float>() + r, sizeof(float));
+      }
+      q.scale = scales;
+    }
+    return q;
+  };
   const Tensor x = p.input.x;
   if (format == ActivationFormat::kStandard) {
-    Quantized q = allocate_quantized(*spec, x.dim(0), x.dim(1));
-    quantize(x, *spec, q, Stream::cpu(2), static_scale);
+    const Quantized q = quantized(x);
     p.input.x = q.values;
     p.input.x_scale = q.scale;
   } else {
-    const auto shape = p.weights.quant.batched_scale_shape(x.dim(0), x.dim(1), x.dim(2));
+    const Tensor scales = quantized(x[0]).scale;
     p.input.x = poisoned(x.shape(), storage_dtype(spec->format));
-    p.input.x_scale = poisoned(Shape(std::span(*shape)), DType::kF32);
+    p.input.x_scale = poisoned({x.dim(0), scales.dim(0), scales.dim(1)}, scales.dtype());
     for (int64_t e = 0; e < x.dim(0); ++e) {
       const int32_t n = p.input.expert_num_tokens.data<int32_t>()[e];
       if (n > 0) {
-        Quantized q = allocate_quantized(*spec, n, x.dim(2));
-        quantize(x[e].slice(0, n), *spec, q, Stream::cpu(2), static_scale);
+        const Quantized q = quantized(x[e].slice(0, n));
         std::memcpy(p.input.x[e].raw(), q.values.raw(), static_cast<size_t>(q.values.nbytes()));
         std::memcpy(p.input.x_scale[e].raw(), q.scale.raw(), static_cast<size_t>(q.scale.nbytes()));
       }

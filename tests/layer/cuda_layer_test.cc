@@ -136,7 +136,8 @@ class NotedSms final : public Experts {
       : Experts({.name = base->name(),
                  .weight_and_reduce = base->traits().weight_and_reduce,
                  .supports_chunking = base->traits().supports_chunking,
-                 .expects_unquantized_inputs = base->traits().expects_unquantized_inputs}),
+                 .expects_unquantized_inputs = base->traits().expects_unquantized_inputs,
+                 .takes_quantized_transfers = base->traits().takes_quantized_transfers}),
         base_(std::move(base)) {}
   const ExpertsDesc& desc() const override { return base_->desc(); }
   const QuantConfig& quant() const override { return base_->quant(); }

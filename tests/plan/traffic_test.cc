@@ -75,7 +75,9 @@ Moved move_rows(Group& group,
   input.topk_weights = Tensor::zeros({d.tokens, topk}, DType::kF32);
   input.num_experts = d.layer.routing.num_experts;
   input.quant = &quant;
-  input.defer_input_quant = quant.a1.format && !takes_codes(*quant.a1.format);  // as experts decide
+  // As experts decide.
+  input.defer_input_quant = quant.a1.format && !takes_codes(*quant.a1.format);
+  input.may_quantize_transfers = input.defer_input_quant;
   const bool is_batched = backend == All2AllBackend::kLowLatency;
   const auto strategy = make_weight_and_reduce(is_batched ? WeightAndReduceKind::kDelegate
                                                           : WeightAndReduceKind::kNoOp);

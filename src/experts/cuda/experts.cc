@@ -298,14 +298,14 @@ class CudaExperts final : public ExpertsBase {
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
     const bool is_to_be_coded = a1_.active() && !is_coded;
     const bool codes_go_by_expert = is_to_be_coded && a1_.needs_groups() && !is_batched();
-    if (is_to_be_coded) {
+    if (is_to_be_coded || (is_coded && a1_.decodes())) {
       stream.wait(input.arrivals.complete);
     }
+    const RowGroups used = is_batched() ? rows : RowGroups::all(x.values.dim(0));
     if (is_coded) {
-      x = a1_.given(x.values, input.x_scale, buffers.coded, stream);
+      x = a1_.given(x.values, input.x_scale, used, buffers.coded, stream);
     } else if (is_to_be_coded && !codes_go_by_expert) {
-      a1_.encode(x.values, is_batched() ? rows : RowGroups::all(x.values.dim(0)), buffers.coded,
-                 stream);
+      a1_.encode(x.values, used, buffers.coded, stream);
       x = buffers.coded;
     }
     if (is_batched()) {

@@ -93,7 +93,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
 
   const Tensor x = weighted_input(input, context);
-  const auto spec = rows_quant_spec(input);
+  const auto spec = travel_quant_spec(input);
   const bool per_tensor = spec && spec->group.is_per_tensor();
   // A dynamic scale for all rows can only be found after they have arrived.
   const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();

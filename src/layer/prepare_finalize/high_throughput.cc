@@ -20,11 +20,6 @@ namespace moebius {
 
 namespace {
 
-// Block scales belong to a row and travel with it.  Other schemes quantize rows after arrival.
-bool quantizes_before_dispatch(const QuantizeSpec& spec) {
-  return spec.group.row == 1 && spec.group.col > 0;
-}
-
 // Whether kernels move all rows and no messages between hosts do.  Only then can a transfer take
 // columns and an addend.
 bool goes_in_kernels(const Group& group) {
@@ -69,7 +64,7 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
   // Rows that are quantized after arrival cannot come in waves, because all must be here first.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
     const auto spec = rows_quant_spec(quant, defer_input_quant);
-    return traits().takes_columns && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
+    return traits().takes_columns && !capacity_ && (!spec || quantizes_by_row(*spec, quant.a1));
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
@@ -135,15 +130,15 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   expect_prepare_input(input, context);
   expect_extras(input, traits());
   const Tensor x = weighted_input(input, context);
-  const auto spec = rows_quant_spec(input);
-  const bool before = spec && quantizes_before_dispatch(*spec);
+  const auto spec = travel_quant_spec(input);
+  const bool before = spec && quantizes_by_row(*spec, input.quant->a1);
   DispatchInput request;
   request.topk_ids = input.topk_ids;
   request.topk_weights = input.topk_weights;
   if (before) {
     const QuantizedRows rows = quantize_to_workspace(x, *spec, input.quant->a1, context);
     request.payloads = {rows.values, rows.scale};
-    if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
+    if (hands_over_own_rows(input)) {
       input.own_rows->x = rows.values;
       input.own_rows->x_scale = rows.scale;
     }

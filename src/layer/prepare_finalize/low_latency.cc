@@ -28,14 +28,13 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
   return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
 }
 
-// Whether the scales of a row depend on this row alone, so that tokens can be quantized once,
-// before they travel.  `most_bytes` is what a row and its scales may have.
+// Whether tokens are quantized once, before they travel.  `most_bytes` is what a row and its scales
+// may have.
 bool quantizes_tokens(const QuantizeSpec& spec,
                       const QuantDesc& a1,
                       int64_t hidden,
                       int64_t most_bytes) {
-  const bool is_of_rows = spec.group.row == 1 && !a1.scale && !a1.alpha_or_gscale;
-  if (!is_of_rows || !quantize_supported(spec, 1, hidden).ok) {
+  if (!quantizes_by_row(spec, a1) || !quantize_supported(spec, 1, hidden).ok) {
     return false;
   }
   const QuantizedSpecs specs = quantized_specs(spec, 1, hidden);
@@ -163,15 +162,17 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const Tensor x = weighted_input(input, context);
   LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};
   const QuantDesc a1 = input.quant->a1;
-  const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
+  auto spec = cast == LowLatencyCast::kNone ? travel_quant_spec(input) : std::nullopt;
   const int64_t most_bytes = LowLatencyLayout::make(options_, group_.size()).max_row_bytes();
   const bool before = spec && quantizes_tokens(*spec, a1, options_.hidden, most_bytes);
+  if (input.defer_input_quant && !before) {
+    spec.reset();
+  }
   if (before) {
     const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
     rows.x = quantized.values;
     rows.x_scale = quantized.scale;
-    if (input.own_rows != nullptr && goes_in_halves(context) &&
-        !input.apply_router_weight_on_input) {
+    if (goes_in_halves(context) && hands_over_own_rows(input)) {
       input.own_rows->x = quantized.values;
       input.own_rows->x_scale = quantized.scale;
     }

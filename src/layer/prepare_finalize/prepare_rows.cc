@@ -75,6 +75,20 @@ std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
   return rows_quant_spec(*input.quant, input.defer_input_quant);
 }
 
+std::optional<QuantizeSpec> travel_quant_spec(const PrepareInput& input) {
+  const auto spec = rows_quant_spec(*input.quant, false);
+  const bool is_handed_over =
+      !input.defer_input_quant ||
+      (input.may_quantize_transfers && spec && quantizes_by_row(*spec, input.quant->a1));
+  return is_handed_over ? spec : std::nullopt;
+}
+
+bool quantizes_by_row(const QuantizeSpec& spec, const QuantDesc& a1) {
+  return spec.group.row == 1 && !a1.scale &&
+         (spec.format != QuantFormat::kNvfp4 || spec.global_scale_per_row ||
+          (a1.alpha_or_gscale && a1.alpha_or_gscale.numel() == 1));
+}
+
 QuantizedRows quantize_to_workspace(const Tensor& x,
                                     const QuantizeSpec& spec,
                                     const QuantDesc& desc,

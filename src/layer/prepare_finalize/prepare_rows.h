@@ -30,6 +30,12 @@ Call& prepared_call(std::map<int, Call>& calls, const CallContext& context) {
 // Throws InvalidArgument for shapes and dtypes that a modular prepare cannot take.
 void expect_prepare_input(const PrepareInput& input, const CallContext& context);
 
+// Whether shared experts can compute on the quantized rows of this prepare.
+inline bool hands_over_own_rows(const PrepareInput& input) {
+  return input.own_rows != nullptr && !input.apply_router_weight_on_input &&
+         !input.defer_input_quant;
+}
+
 // Throws InvalidArgument for extra tensors that do not have a row per token, and Unsupported where
 // the backend carries none.
 void expect_extras(const PrepareInput& input, const PrepareFinalizeTraits& backend);
@@ -45,6 +51,13 @@ Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, i
 // How prepare quantizes rows; nullopt where it does not.
 std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer_input_quant);
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
+
+// How rows that travel are quantized, before they leave or after they have arrived.  Where experts
+// take unquantized rows, too, only rows that can be quantized before they leave are.
+std::optional<QuantizeSpec> travel_quant_spec(const PrepareInput& input);
+// Whether the scales of a row depend on nothing but this row and what every rank has, so that it
+// can be quantized before it leaves.
+bool quantizes_by_row(const QuantizeSpec& spec, const QuantDesc& a1);
 
 // x [rows, H] quantized into the workspace kPrepare, by the static scale if `desc` has one.
 QuantizedRows quantize_to_workspace(const Tensor& x,

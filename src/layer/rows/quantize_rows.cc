@@ -2,9 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/rows/quantize_rows.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "core/allocate.h"
+#include "layer/rows/row_ops.h"
 #include "quant/cuda/batched.h"
 #include "quant/groups.h"
 
@@ -22,12 +27,39 @@ QuantDesc of_expert(QuantDesc desc, int64_t local_expert) {
   return desc;
 }
 
+// A tensor for one call: in a vector on the host, in scratch of the stream on a GPU, so that calls
+// which repeat ask no allocator.
+class CallTensor {
+ public:
+  CallTensor(const Shape& shape, DType dtype, const Stream& stream) {
+    const auto bytes = static_cast<size_t>(row_bytes(dtype, shape.numel()));
+    void* data = nullptr;
+    if (stream.device().is_cuda()) {
+      on_gpu_ = allocate_on(static_cast<int64_t>(std::max<size_t>(bytes, 1)), stream);
+      data = on_gpu_.get();
+    } else {
+      on_host_.resize(bytes);
+      data = on_host_.data();
+    }
+    tensor_ = Tensor::borrow(data, shape, dtype, stream.device());
+  }
+  CallTensor(const CallTensor&) = delete;
+  CallTensor& operator=(const CallTensor&) = delete;
+  const Tensor& get() const { return tensor_; }
+
+ private:
+  std::vector<std::byte> on_host_;
+  std::shared_ptr<void> on_gpu_;
+  Tensor tensor_;
+};
+
 }  // namespace
 
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},
-          {{groups.num_row_groups, groups.num_col_groups}, quant::scale_dtype(spec.format)}};
+          {{groups.num_row_groups, quant::num_row_scales(spec, cols)},
+           quant::scale_dtype(spec.format)}};
 }
 
 void quantize_rows(const Tensor& x,
@@ -37,15 +69,20 @@ void quantize_rows(const Tensor& x,
                    const Stream& stream) {
   Quantized q;
   q.values = out.values;
+  if (spec.global_scale_per_row) {
+    const CallTensor scales({x.dim(0), out.scale.dim(1) - quant::kRowGlobalScaleBytes},
+                            out.scale.dtype(), stream);
+    const CallTensor global_scales({x.dim(0)}, DType::kF32, stream);
+    q.scale = scales.get();
+    q.global_scale = global_scales.get();
+    quantize(x, spec, q, stream);
+    join_row_scales(q.scale, q.global_scale, out.scale, stream);
+    return;
+  }
   q.scale = out.scale;
-  // quantize() writes the global scale, but the caller has it already.
-  float on_host = 0.0f;
-  std::shared_ptr<void> global_scale;
-  if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
-    global_scale = allocate_on(sizeof(float), stream);
-    q.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
-  } else if (spec.format == QuantFormat::kNvfp4) {
-    q.global_scale = Tensor::borrow(&on_host, {1}, DType::kF32);
+  std::optional<CallTensor> global_scale;  // quantize() writes it, but the caller has it already
+  if (spec.format == QuantFormat::kNvfp4) {
+    q.global_scale = global_scale.emplace(Shape{1}, DType::kF32, stream).get();
   }
   quantize(x, spec, q, stream, desc.scale, desc.alpha_or_gscale);
 }

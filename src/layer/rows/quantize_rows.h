@@ -12,7 +12,9 @@
 
 namespace moebius {
 
-// Shapes and dtypes of quantized values and their scales, as quantize() makes them.
+// Shapes and dtypes of quantized values and their scales, as quantize() makes them.  Where every
+// row has a global scale of its own, its bytes follow the row's other scales (see
+// num_row_scales()).
 struct QuantizedSpecs {
   TensorSpec values;
   TensorSpec scale;

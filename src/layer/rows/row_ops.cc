@@ -188,6 +188,22 @@ void map_ids(const Tensor& ids,
   }
 }
 
+void join_row_scales(const Tensor& scales,
+                     const Tensor& global_scales,
+                     const Tensor& joined,
+                     const Stream& stream) {
+  if (joined.device().is_cuda()) {
+    return cuda_join_row_scales(scales, global_scales, joined, stream);
+  }
+  const auto num_scales = static_cast<size_t>(scales.dim(1));
+  const size_t step = num_scales + sizeof(float);
+  for (int64_t r = 0; r < scales.dim(0); ++r) {
+    std::byte* row = joined.bytes() + static_cast<size_t>(r) * step;
+    std::memcpy(row, scales.bytes() + static_cast<size_t>(r) * num_scales, num_scales);
+    std::memcpy(row + num_scales, global_scales.data<float>() + r, sizeof(float));
+  }
+}
+
 void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream) {
   if (ids.device().is_cuda()) {
     return cuda_count_selections(ids, total, stream);

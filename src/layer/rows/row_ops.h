@@ -44,6 +44,12 @@ void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
 // Sets the rows from *num_rows (i32 [1]) on to zero.  rows [N, H], with elements of 2 or 4 bytes.
 void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
+// Row r of joined [M, n + 4] = row r of scales [M, n], which have one byte each, and then the bytes
+// of global_scales[r], f32 [M].
+void join_row_scales(const Tensor& scales,
+                     const Tensor& global_scales,
+                     const Tensor& joined,
+                     const Stream& stream);
 // A tensor on the stream's device, whose last handle may go while the stream still uses it.
 Tensor allocate_rows(const Shape& shape, DType dtype, const Stream& stream);
 

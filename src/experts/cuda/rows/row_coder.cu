@@ -200,6 +200,66 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+struct DecodeArgs {
+  quant::Code code;
+  RowGroups rows;
+  const uint8_t* codes;
+  bool are_aligned;
+  // A row has one for each `group` elements, e8m0 or e4m3, and may end in a global scale (f32).
+  const uint8_t* scale;
+  int scale_step;  // bytes of a row's scales
+  bool is_e8m0;
+  bool has_global_scale;
+  int group;
+  int k;  // a multiple of group
+  BFloat16* values;
+};
+
+__device__ __forceinline__ float decoded_scale(const DecodeArgs& a, int64_t row, int col) {
+  const uint8_t* scales = a.scale + row * a.scale_step;
+  const uint8_t code = scales[col / a.group];
+  if (a.is_e8m0) {
+    return e8m0_to_float(code);
+  }
+  const float scale = quant::device::decode1(quant::Code::kE4M3, code);
+  if (!a.has_global_scale) {
+    return scale;
+  }
+  const uint8_t* global = scales + a.scale_step - quant::kRowGlobalScaleBytes;
+  const uint32_t bits = global[0] | global[1] << 8 | global[2] << 16 | uint32_t{global[3]} << 24;
+  return scale / __uint_as_float(bits);
+}
+
+// Sets the rows in use to code times block scale, as the encode kernels do.  A thread takes eight
+// elements.
+__global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ DecodeArgs a) {
+  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
+  const int64_t vectors = a.k / kVector;
+  const int bytes = quant::device::vector_bytes(a.code);
+  const int64_t end = span.end * vectors;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = span.begin * vectors + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < end;
+       i += step) {
+    const uint8_t* from = a.codes + i * bytes;
+    uint64_t codes = 0;
+    if (a.are_aligned) {
+      codes = quant::device::load_codes(a.code, from);
+    } else {
+      for (int j = 0; j < bytes; ++j) {
+        codes |= static_cast<uint64_t>(from[j]) << (8 * j);
+      }
+    }
+    const float scale = decoded_scale(a, i / vectors, static_cast<int>(i % vectors) * kVector);
+    float v[kVector];
+    quant::device::decode8(a.code, codes, v);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      v[j] *= scale;
+    }
+    store8(a.values + i * kVector, v);
+  }
+}
+
 // Raises largest[expert or 0] to the largest |x| over the rows in use; NaN is passed over.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -320,8 +380,13 @@ RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
 
 RowOperand RowCoder::given(const Tensor& codes,
                            const Tensor& x_scale,
+                           const RowGroups& rows,
                            const RowOperand& room,
                            const Stream& on) const {
+  if (decodes()) {
+    decode(codes, x_scale, rows, room.values, on);
+    return room;
+  }
   RowOperand out;
   out.values = codes;
   if (widens_codes_) {
@@ -345,6 +410,35 @@ RowOperand RowCoder::given(const Tensor& codes,
     out.scale = x_scale.view({codes.dim(0), ceil_div(k, out.block)});
   }
   return out;
+}
+
+void RowCoder::decode(const Tensor& codes,
+                      const Tensor& x_scale,
+                      const RowGroups& rows,
+                      const Tensor& values,
+                      const Stream& on) const {
+  const int64_t k = codes.dim(1);
+  if (codes.numel() == 0) {
+    return;
+  }
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  DecodeArgs a{};
+  a.code = quant::code_of(spec_->format);
+  a.rows = rows;
+  a.codes = static_cast<const uint8_t*>(codes.raw());
+  a.are_aligned = is_aligned(codes.raw(), kVector);
+  a.scale = static_cast<const uint8_t*>(x_scale.raw());
+  a.scale_step = static_cast<int>(quant::num_row_scales(*spec_, k));
+  a.has_global_scale = spec_->global_scale_per_row;
+  a.is_e8m0 = x_scale.dtype() == DType::kE8M0;
+  a.group = static_cast<int>(quant::fixed_group_cols(spec_->format));
+  a.k = static_cast<int>(k);
+  a.values = values.data<BFloat16>();
+  const int64_t rows_per_block = std::max<int64_t>(1, int64_t{kThreads} * kVector / k);
+  decode_kernel<<<span_grid(rows, codes.dim(0), rows_per_block, num_sms(index)), kThreads, 0,
+                  as_stream(on.native_handle())>>>(a);
+  check_launch("decode_kernel");
 }
 
 void RowCoder::encode(const Tensor& x,

@@ -14,6 +14,7 @@
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
+#include "quant/group_rule.h"
 
 namespace moebius::cuda {
 
@@ -40,14 +41,22 @@ class RowCoder {
               const Stream& stream) const;
   // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
+  // Whether codes that a caller gives are decoded to values before they are multiplied.
+  bool decodes() const { return spec_ && quant::scaled_codes_fit_bf16(spec_->format); }
   // The operand for codes [rows, k] that a caller gives with ExpertsInput::x_scale.  It is in
-  // room.values if dtype() is not that of the codes.
+  // room.values if dtype() is not that of the codes.  Only rows in use are decoded.
   RowOperand given(const Tensor& codes,
                    const Tensor& x_scale,
+                   const RowGroups& rows,
                    const RowOperand& room,
                    const Stream& stream) const;
 
  private:
+  void decode(const Tensor& codes,
+              const Tensor& x_scale,
+              const RowGroups& rows,
+              const Tensor& values,
+              const Stream& stream) const;
   bool is_dynamic() const { return !constant_; }
   bool divides() const {
     return spec_->format == QuantFormat::kNvfp4 && !spec_->global_scale_per_row;

@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) map_ids_kernel(
-    Ids ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
+__global__ void __launch_bounds__(kThreads)
+    map_ids_kernel(Ids ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
     const int32_t id = ids[i];
     local[i] = id >= 0 && id < num_experts ? map[id] : -1;
@@ -179,6 +179,22 @@ __global__ void __launch_bounds__(kThreads)
   count = static_cast<int>(__reduce_add_sync(kAll, static_cast<unsigned>(count)));
   if (threadIdx.x % kWarp == 0 && count > 0) {
     atomicAdd(total, static_cast<unsigned long long>(count));
+  }
+}
+
+// A thread takes a byte.
+__global__ void __launch_bounds__(kThreads) join_row_scales_kernel(const uint8_t* scales,
+                                                                   const uint8_t* global_scales,
+                                                                   uint8_t* joined,
+                                                                   int64_t num_scales,
+                                                                   int64_t num_bytes) {
+  const int64_t step = num_scales + static_cast<int64_t>(sizeof(float));
+  for (int64_t i = thread_index(); i < num_bytes; i += num_threads()) {
+    const int64_t row = i / step;
+    const int64_t at = i % step;
+    joined[i] = at < num_scales
+                    ? scales[row * num_scales + at]
+                    : global_scales[row * static_cast<int64_t>(sizeof(float)) + at - num_scales];
   }
 }
 
@@ -265,8 +281,18 @@ void cuda_count_rows(const Tensor& row_of_slot,
 }
 
 void cuda_count_selections(const Tensor& ids, const Tensor& total, const Stream& on) {
-  launch("count_selections_kernel", count_selections_kernel, ids.numel(), on, Ids::of(ids), ids.numel(),
-         static_cast<unsigned long long*>(total.raw()));
+  launch("count_selections_kernel", count_selections_kernel, ids.numel(), on, Ids::of(ids),
+         ids.numel(), static_cast<unsigned long long*>(total.raw()));
+}
+
+void cuda_join_row_scales(const Tensor& scales,
+                          const Tensor& global_scales,
+                          const Tensor& joined,
+                          const Stream& on) {
+  launch("join_row_scales_kernel", join_row_scales_kernel, joined.numel(), on,
+         static_cast<const uint8_t*>(scales.raw()),
+         static_cast<const uint8_t*>(global_scales.raw()), static_cast<uint8_t*>(joined.raw()),
+         scales.dim(1), joined.numel());
 }
 
 void cuda_add_counts(const Tensor& counts, const Tensor& totals, const Stream& on) {
