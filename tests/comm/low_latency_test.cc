@@ -399,6 +399,30 @@ TEST_P(LowLatencyTest, ExpertsMayWriteIntoTheBufferOfTheCombine) {
   });
 }
 
+// The bytes of one dispatch: a message per copy to another rank of the node, and whole mailboxes to
+// other nodes.
+void expect_sent(const LowLatencyRank& r,
+                 const Traffic& before,
+                 const Traffic& after,
+                 int64_t value_bytes,
+                 int64_t scale_bytes) {
+  const DispatchProblem& p = r.p;
+  const auto align = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
+  const int64_t message = align(4 * (2 + p.topk)) + align(value_bytes) + align(scale_bytes);
+  const Topology& topology = r.group.topology();
+  const TransportStatistics sent = expected_sent(p, r.in, topology);
+  int64_t own = 0;  // copies to the own rank are no traffic
+  for (int64_t t = 0; t < r.in.ids.dim(0); ++t) {
+    const auto* ids = r.in.ids.data<int32_t>() + t * p.topk;
+    own += std::any_of(ids, ids + p.topk,
+                       [&](int32_t id) { return id >= 0 && p.placement().rank_of(id) == r.rank; });
+  }
+  EXPECT_EQ(after.intra_node_bytes - before.intra_node_bytes,
+            (sent.copies - sent.node_copies - own) * message);
+  EXPECT_EQ(after.inter_node_bytes - before.inter_node_bytes,
+            (topology.size - topology.node_size(topology.node())) * (64 + kMaxTokens * message));
+}
+
 // Rows that were quantized before are bytes to the transport, and so are their scales.
 TEST_P(LowLatencyTest, QuantizedRowsTravelAtTheirOwnSize) {
   struct Kind {
@@ -446,25 +470,12 @@ TEST_P(LowLatencyTest, QuantizedRowsTravelAtTheirOwnSize) {
                                              codes_of(source, scale_bytes, 11)[token].bytes(),
                                              static_cast<size_t>(scale_bytes)) == 0);
                    });
-      const auto align = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
-      const int64_t message =
-          align(4 * (2 + p.topk)) +
-          (scale_bytes > 0 ? align(value_bytes) + align(scale_bytes) : align(value_bytes));
-      const TransportStatistics sent = expected_sent(p, r.in, r.group.topology());
-      int64_t own = 0;  // copies to the own rank are no traffic
-      for (int64_t t = 0; t < num_tokens; ++t) {
-        const auto* ids = r.in.ids.data<int32_t>() + t * p.topk;
-        own += std::any_of(ids, ids + p.topk, [&](int32_t id) {
-          return id >= 0 && p.placement().rank_of(id) == r.rank;
-        });
-      }
-      EXPECT_EQ(after.intra_node_bytes - before.intra_node_bytes,
-                (sent.copies - sent.node_copies - own) * message);
-      const int64_t others =
-          r.group.size() - r.group.topology().node_size(r.group.topology().node());
-      EXPECT_EQ(after.inter_node_bytes - before.inter_node_bytes,
-                others * (64 + kMaxTokens * message));
+      expect_sent(r, before, after, value_bytes, scale_bytes);
     }
+    // Rows that are cast travel as codes, too.
+    const Traffic before = r.group.traffic();
+    r.dispatch(LowLatencyCast::kFp8);
+    expect_sent(r, before, r.group.traffic(), p.hidden, 4 * (p.hidden / 128));
     LowLatencyDispatchInput wrong{.x = Tensor::zeros(r.in.x.shape(), DType::kF32),
                                   .topk_ids = r.in.ids};
     EXPECT_THROW(r.transport.dispatch(wrong, r.stream), InvalidArgument);  // rows are too long
