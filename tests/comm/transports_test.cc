@@ -128,10 +128,14 @@ TEST(LowLatencyBytes, GrowByTheRowsOfTwoResults) {
     const Stream stream = Stream::cpu(1);
     const LowLatencyDispatchInput input{Tensor::zeros({kTokens, kHidden}, DType::kBF16),
                                         ids_of(group)};
-    constexpr int64_t kRows = 4 * 2 * kTokens;  // 4 local experts, 2 ranks
+    constexpr int64_t kLocal = 4;
+    constexpr int64_t kRanks = 2;
+    constexpr int64_t kRows = kLocal * kRanks * kTokens;
+    // A row has a tag and a token; there are a count per expert and a range per expert and rank.
+    constexpr int64_t kResult = kRows * (2 * kHidden + 4 + 4) + 4 * kLocal + 8 * kLocal * kRanks;
     for (int call = 1; call <= 4; ++call) {
       transport.dispatch(input, stream);
-      EXPECT_EQ(transport.bytes(), at_first + std::min(call, 2) * kRows * (2 * kHidden + 4));
+      EXPECT_EQ(transport.bytes(), at_first + std::min(call, 2) * kResult);
     }
   });
 }

@@ -56,8 +56,8 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
             {Tensor::zeros({0, 256}, DType::kBF16), Tensor::empty({0, 4}, DType::kI32), cast, {}},
             Stream());
       }
-      for (size_t bank = 0; bank < 2; ++bank) {
-        for (const Tensor& t : {made.x[bank], made.x_scale[bank], made.row_words[bank]}) {
+      for (const CpuLowLatency::Kept& kept : made.kept) {
+        for (const Tensor& t : {kept.x, kept.x_scale, kept.row_words}) {
           bytes += t ? t.nbytes() : 0;
         }
       }
