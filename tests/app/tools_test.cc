@@ -63,8 +63,8 @@ TEST(Docs, ConformancePageIsWhatTheCommandPrints) {
 TEST(Docs, SettingsAreThoseOfTheCode) {
   const std::string page = read_text("docs/command.md");
   for (const SettingInfo& info : all_settings()) {
-    const std::string row =
-        fmt::format("| `{}` | {} | {} | {} |\n", info.name, info.meaning, info.default_value, info.read);
+    const std::string row = fmt::format("| `{}` | {} | {} | {} |\n", info.name, info.meaning,
+                                        info.default_value, info.read);
     EXPECT_NE(page.find(row), std::string::npos) << "docs/command.md, Settings: " << row;
   }
   // The page has no other settings.
