@@ -102,7 +102,7 @@ TEST_F(AllocatorTest, MemoryGoesBackToTheAllocatorThatGaveIt) {
 
 TEST_F(AllocatorTest, FailuresNameTheBytesAndTheDevice) {
   using Failure = CountingAllocator::Failure;
-  const auto message = [] { return message_of([] { Tensor::empty({1000}, DType::kF32); }); };
+  const auto message = [] { return message_of<Error>([] { Tensor::empty({1000}, DType::kF32); }); };
   allocator->failure = Failure::kNull;
   expect_mentions(message(), {"out of memory", "4000 bytes", "cpu"});
   allocator->failure = Failure::kBadAlloc;

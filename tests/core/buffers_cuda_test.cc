@@ -98,10 +98,10 @@ TEST_F(GpuBuffers, TensorsAndScratchComeFromTheAllocator) {
 
 TEST_F(GpuBuffers, AFullAllocatorIsAnError) {
   allocator->is_full = true;
-  expect_mentions(message_of([&] { Tensor::empty({1000}, DType::kF32, device); }),
+  expect_mentions(message_of<Error>([&] { Tensor::empty({1000}, DType::kF32, device); }),
                   {"out of memory", "4000 bytes", "cuda:0"});
   const Stream stream = Stream::cuda(0);
-  expect_mentions(message_of([&] { allocate_on(1 << 20, stream); }), {"cuda:0", "bytes"});
+  expect_mentions(message_of<Error>([&] { allocate_on(1 << 20, stream); }), {"cuda:0", "bytes"});
   allocator->is_full = false;
   EXPECT_NO_THROW(Tensor::empty({1000}, DType::kF32, device));
 }

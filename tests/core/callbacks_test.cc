@@ -125,7 +125,7 @@ TEST(LogCallback, GetsWhatTheLevelLetsThrough) {
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(messages[0].level, LogLevel::kInfo);
   EXPECT_EQ(messages[0].topic, "");
-  EXPECT_EQ(messages[0].text, "a line\\x0Aand another");
+  EXPECT_EQ(messages[0].text, "a line\\x0aand another");
   EXPECT_EQ(messages[1].level, LogLevel::kError);
 }
 
@@ -237,10 +237,10 @@ class Refusing : public ParallelExecutor {
 
 TEST_F(ExecutorTest, OneThatDoesNothingIsFoundOut) {
   set_parallel_executor(std::make_shared<Idle>());
-  expect_mentions(message_of([] { parallel_tasks(Stream::cpu(2), 5, [](int64_t, int) {}); }),
+  expect_mentions(message_of<Error>([] { parallel_tasks(Stream::cpu(2), 5, [](int64_t, int) {}); }),
                   {"0 of 5 tasks"});
   set_parallel_executor(std::make_shared<Refusing>());
-  expect_mentions(message_of([] { parallel_tasks(Stream::cpu(2), 5, [](int64_t, int) {}); }),
+  expect_mentions(message_of<Error>([] { parallel_tasks(Stream::cpu(2), 5, [](int64_t, int) {}); }),
                   {"no threads today"});
 }
 

@@ -62,9 +62,13 @@ const Variant kVariants[] = {{"f32", DType::kF32}, {"bf16", DType::kBF16}};
 
 TEST_F(SteadyState, OneRankAllocatesNothing) {
   for (const Variant& variant : kVariants) {
-    for (const int microbatches : {1, 2}) {
-      SCOPED_TRACE(std::string(variant.name) + ", micro-batches " + std::to_string(microbatches));
+    for (const int kind : {0, 1, 2, 3}) {
+      const int microbatches = 1 + kind % 2;
+      const auto format = kind < 2 ? ActivationFormat::kStandard : ActivationFormat::kBatched;
+      SCOPED_TRACE(std::string(variant.name) + " " + std::string(name(format)) +
+                   ", micro-batches " + std::to_string(microbatches));
       MoeLayerOptions options;
+      options.format = format;
       options.kernel.microbatches = microbatches;
       options.kernel.min_microbatch_tokens = 1;
       const Stream stream = Stream::cpu(2);
@@ -79,6 +83,7 @@ TEST_F(SteadyState, OneRankAllocatesNothing) {
         }
         layer.forward(hidden, output, {stream, &pool});
       }
+      EXPECT_GT(before, 0);
       EXPECT_EQ(num_allocations(), before);
     }
   }
