@@ -158,9 +158,9 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       break;
     }
     case All2AllBackend::kHighThroughput: {
-      b.windows = HighThroughput::size_hint(
-          high_throughput_needs(d, (rows + parts - 1) / parts, parts),
-          ExpertPlacement::linear(d.num_places(), d.ranks), d.device);
+      b.windows =
+          HighThroughput::size_hint(high_throughput_needs(d, (rows + parts - 1) / parts, parts),
+                                    ExpertPlacement::linear(d.num_places(), d.ranks), d.device);
       b.workspaces =
           experts_workspace(d, rows, std::min(rows, chunk)) + prepare_workspace(backend, d, rows);
       break;

@@ -38,9 +38,11 @@ struct HighThroughput::State {
 
   Group& group;
   const ExpertPlacement placement;
-  // These two belong to the object's description; the caller of the constructor sets them.
-  DispatchConfig dispatch_config;
-  DispatchConfig combine_config;
+  struct Configs {
+    DispatchConfig dispatch;
+    DispatchConfig combine;
+  };
+  Configs configs;  // as the object was described; HighThroughput sets them
 };
 
 // Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from
