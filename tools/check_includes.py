@@ -40,7 +40,7 @@ PUBLIC_HEADERS = {
     "router": "router",
     "comm": "dispatch group low_latency transports",
     "experts": "experts permute",
-    "layer": "all2all modular_kernel moe_layer parallel_config prepare_finalize"
+    "layer": "all2all layer_call modular_kernel moe_layer parallel_config prepare_finalize"
     " shared_experts tolerance weight_and_reduce workspace",
     "checkpoint": "checkpoint safetensors",
 }

@@ -17,6 +17,7 @@
 
 #include "moebius/api.h"
 #include "moebius/experts.h"
+#include "moebius/layer_call.h"
 #include "moebius/prepare_finalize.h"
 #include "moebius/router.h"
 #include "moebius/shared_experts.h"
@@ -106,6 +107,15 @@ class ModularKernel {
                const Tensor& output,
                const Tensor& shared_output,
                const CallContext& context);
+
+  // The same in steps of the caller; see LayerCall.  It checks the arguments and enqueues nothing;
+  // the first step begins.  Throws the InvalidArgument of forward(), and one if a call of this
+  // kernel is under way.  The tensors and what the context names must stay alive until the call is
+  // over, and so must the kernel.
+  LayerCall start(const KernelInput& input,
+                  const Tensor& output,
+                  const Tensor& shared_output,
+                  const CallContext& context);
 
   // See PrepareFinalize.  Every live rank makes this call before its next forward().
   void set_dead(int rank, bool dead);

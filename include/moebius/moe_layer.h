@@ -27,6 +27,7 @@
 
 #include "moebius/api.h"
 #include "moebius/group.h"
+#include "moebius/layer_call.h"
 #include "moebius/low_latency.h"
 #include "moebius/modular_kernel.h"
 #include "moebius/parallel_config.h"
@@ -105,6 +106,15 @@ class MoeLayer {
                const Tensor& output,
                const CallContext& context,
                const Tensor& lora_ids = {});
+
+  // The same in steps of the caller; see LayerCall.  It checks the arguments and enqueues nothing;
+  // the first step begins.  Throws the InvalidArgument of forward(), and one if a call of this
+  // layer is under way.  The tensors and what the context names must stay alive until the call is
+  // over, and so must the layer.
+  LayerCall start(const Tensor& hidden,
+                  const Tensor& output,
+                  const CallContext& context,
+                  const Tensor& lora_ids = {});
 
   // low_latency on one node: goes on without a rank, whether or not a CommError has named it; the
   // experts of that rank contribute nothing.  Every live rank makes this call before its next

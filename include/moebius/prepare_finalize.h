@@ -185,6 +185,9 @@ class PrepareFinalize {
   // Drops what the prepare of this micro-batch has kept for its finalize, because that finalize
   // will not be called.
   virtual void forget(int /*microbatch*/) {}
+  // Tells the other ranks that this one does not end its call, and why, so that they do not wait
+  // for it.  No call can follow.  It does nothing where there are no others.
+  virtual void give_up(std::string_view /*why*/) noexcept {}
   // On a GPU: throws CommError if a kernel of an earlier call has reported a failure by now.
   virtual void check() const {}
 

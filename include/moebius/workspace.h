@@ -65,6 +65,11 @@ class WorkspacePool {
            std::span<Tensor> tensors,
            const Stream& stream = {});
 
+  // Marks a slot as taken until the result is gone, or throws InvalidArgument if it is taken. Calls
+  // that are in flight at the same time do so, because they would overwrite each other's tensors;
+  // get() does not look.
+  std::shared_ptr<void> hold(int microbatch, WorkspaceSlot slot);
+
   int64_t bytes() const;  // that all slots of all micro-batches hold now
 
   // Gives all buffers back to their allocator; the next get() makes new ones.  Tensors of earlier

@@ -23,8 +23,9 @@ int num_microbatches(const KernelOptions& options, const CallFacts& facts) {
 
 int64_t early_rows(const KernelOptions& options, const CallFacts& facts, int num_microbatches) {
   constexpr int64_t kRows = 16384;  // measured on H200s: 8192 rows gain nothing, 32768 do
-  const bool can =
-      device_traits(facts.device).enqueues && num_microbatches == 1 && facts.can_come_in_waves;
+  const bool can = device_traits(facts.device).enqueues && num_microbatches == 1 &&
+                   facts.can_come_in_waves &&
+                   !facts.in_steps;  // the words that tell of waves serve one dispatch at a time
   if (!can || options.early_rows) {
     return can ? *options.early_rows : 0;
   }
@@ -77,13 +78,13 @@ CallPlan plan_call(const KernelOptions& options, const CallFacts& facts) {
   plan.num_microbatches = num_microbatches(options, facts);
   plan.early_rows = early_rows(options, facts, plan.num_microbatches);
   plan.transfers_beside = enqueues;
-  plan.counts_beside = enqueues && plan.num_microbatches == 1;
+  const bool others_travel = plan.num_microbatches > 1 || facts.in_steps;
+  plan.counts_beside = enqueues && !others_travel;
   plan.shared_beside = enqueues && facts.has_shared;
   plan.shared_first = shared_first(plan, facts);
   plan.finalize_adds_shared = plan.shared_beside && facts.takes_addend;
-  plan.gemm_sms = enqueues && plan.num_microbatches > 1
-                      ? sms_beside(facts.comm_sms, facts.max_sms, facts)
-                      : facts.max_sms;
+  plan.gemm_sms =
+      enqueues && others_travel ? sms_beside(facts.comm_sms, facts.max_sms, facts) : facts.max_sms;
   plan.sms_beside_prepare = sms_beside(facts.comm_sms, plan.gemm_sms, facts);
   plan.sms_beside_finalize = sms_beside(facts.finalize_sms, plan.gemm_sms, facts);
   return plan;

@@ -30,18 +30,21 @@ struct CallFacts {
   bool takes_columns = false;      // see PrepareFinalizeTraits: results may return in parts
   bool gives_parts = false;        // the experts can make results in parts
   bool can_come_in_waves = false;  // prepare/finalize and experts can handle waves in this call
+  // The caller drives the call step by step, so that its own work can hide the transfers, and other
+  // layers may have rows on their way.
+  bool in_steps = false;
 };
 
 struct CallPlan {
   int num_microbatches = 1;
   // Rows come in waves if the rank that receives most rows gets at least so many; 0: never.
   int64_t early_rows = 0;
-  // Micro-batches, waves and parts travel on a stream beside the call's.
+  // Micro-batches, waves, parts and calls in steps travel on a stream beside the call's.
   bool transfers_beside = false;
   // The kernels that count loads run on a stream beside the call's and are enqueued last, since
   // nothing in the call waits for them and each would delay it by 2 us.  With several micro-batches
   // they run on the call's stream, since one micro-batch's rows and counts may lie where those of
-  // the next arrive.
+  // the next arrive; so they do in steps, where the next may be of another layer.
   bool counts_beside = false;
 
   // Shared experts run on a stream beside the call's instead of in line on the host.

@@ -5,6 +5,7 @@
 
 #include "core/device_traits.h"
 #include "layer/call_plan.h"
+#include "layer/call_state.h"
 #include "layer/kernel_checks.h"
 #include "layer/load_counter.h"
 #include "layer/rows/row_ops.h"
@@ -40,6 +41,7 @@ struct ModularKernel::State {
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
   KernelOptions options;
   LoadCounter loads;
+  OneCall one_call;
   // These three describe the current call, or the last one.
   CallPlan plan;
   int combine_parts = 1;
@@ -47,12 +49,30 @@ struct ModularKernel::State {
   SideStream beside{SideStream::Use::kBeside};        // for shared experts and for counting loads
   SideStream transfers{SideStream::Use::kTransfers};  // for micro-batches, waves and parts
 
-  CallPlan plan_of(const KernelInput& input, const CallContext& context) const;
-  Microbatch microbatch(int index,
-                        const KernelInput& input,
-                        const Tensor& output,
-                        const Tensor& shared_output,
-                        const CallContext& context);
+  void expect_call(const KernelInput& input,
+                   const Tensor& output,
+                   const Tensor& shared_output,
+                   const CallContext& context) const;
+  // What a call was given.
+  struct Call {
+    KernelInput input;
+    Tensor output;
+    Tensor shared_output;
+    CallContext context;
+    bool in_steps = false;
+  };
+  // A call that ends early, because it fails or is dropped: forgets what was kept for its other
+  // half, and makes the call's stream wait for the others.
+  struct Tidy {
+    State& state;
+    const CallContext& context;
+    int count = 0;  // micro-batches
+    mutable bool is_whole = false;
+    ~Tidy();
+  };
+  Task run(Call call);
+  CallPlan plan_of(const Call& call) const;
+  Microbatch microbatch(int index, const Call& call);
   int slot(const CallContext& context, int index) const {
     return context.microbatch * options.microbatches + index;
   }
@@ -81,7 +101,7 @@ struct ModularKernel::State {
   Pending<void> start_finalize(const FinalizeInput& done,
                                const SharedSchedule& shared,
                                const CallContext& back);
-  void join_streams(const Stream& stream) const noexcept;
+  void join_streams(const CallContext& context) const noexcept;
 };
 
 ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
@@ -143,40 +163,74 @@ void ModularKernel::forward(const KernelInput& input,
                             const Tensor& shared_output,
                             const CallContext& context) {
   State& state = *state_;
-  expect_kernel_input({*state.prepare_finalize, *state.experts, state.shared_experts.get()}, input,
-                      output, shared_output, context);
-
-  state.plan = state.plan_of(input, context);
-  const CallPlan& plan = state.plan;
-  const DeviceTraits device = device_traits(context.stream.device());
-  const int count = plan.num_microbatches;
-  state.loads.begin(count, context.stream);
-  for (int i = 0; count > 1 && device.host_reads && i < count; ++i) {
-    const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
-    state.prepare_finalize->expect_room(own.of(input.topk_ids), input.expert_map);
-  }
-  Turns turns(state.prepare_finalize->traits().max_in_flight, device.enqueues);
-  try {
-    if (!plan.counts_beside) {
-      LoadCounter::count_own(input, context.stream);
-    }
-    turns.run(count, [&](int i) {
-      return state.run_microbatch(state.microbatch(i, input, output, shared_output, context),
-                                  turns);
-    });
-    if (plan.counts_beside) {
-      state.beside.join(context.stream);
-    }
-  } catch (...) {
-    for (int i = 0; i < count; ++i) {
-      state.prepare_finalize->forget(state.slot(context, i));
-    }
-    state.join_streams(context.stream);
-    throw;
+  state.expect_call(input, output, shared_output, context);
+  const std::shared_ptr<void> mark = state.one_call.begin("a kernel");
+  Task call = state.run({input, output, shared_output, context});
+  while (call.step()) {
   }
 }
 
-CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallContext& context) const {
+LayerCall ModularKernel::start(const KernelInput& input,
+                               const Tensor& output,
+                               const Tensor& shared_output,
+                               const CallContext& context) {
+  State& state = *state_;
+  state.expect_call(input, output, shared_output, context);
+  std::shared_ptr<void> mark = state.one_call.begin("a kernel");
+  return LayerCall(std::make_unique<LayerCall::State>(
+      state.run({input, output, shared_output, context, /*in_steps=*/true}), std::move(mark),
+      [&state](std::string_view why) { state.prepare_finalize->give_up(why); }));
+}
+
+void ModularKernel::State::expect_call(const KernelInput& input,
+                                       const Tensor& output,
+                                       const Tensor& shared_output,
+                                       const CallContext& context) const {
+  expect_kernel_input({*prepare_finalize, *experts, shared_experts.get()}, input, output,
+                      shared_output, context);
+}
+
+Task ModularKernel::State::run(Call call) {
+  const auto& [input, output, shared_output, context, in_steps] = call;
+  plan = plan_of(call);
+  const DeviceTraits device = device_traits(context.stream.device());
+  const int count = plan.num_microbatches;
+  loads.begin(count, context.stream);
+  for (int i = 0; count > 1 && device.host_reads && i < count; ++i) {
+    const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
+    prepare_finalize->expect_room(own.of(input.topk_ids), input.expert_map);
+  }
+  const Tidy tidy{*this, context, count};
+  std::vector<std::shared_ptr<void>> held;
+  for (int i = 0; i < count; ++i) {
+    held.push_back(context.pool().hold(slot(context, i), WorkspaceSlot::kPrepare));
+  }
+  Turns turns(prepare_finalize->traits().max_in_flight, device.enqueues);
+  if (!plan.counts_beside) {
+    LoadCounter::count_own(input, context.stream);
+  }
+  turns.begin(count, [&](int i) { return run_microbatch(microbatch(i, call), turns); });
+  while (turns.step()) {
+    co_yield Sent{};
+  }
+  if (plan.counts_beside) {
+    beside.join(context.stream);
+  }
+  tidy.is_whole = true;
+}
+
+ModularKernel::State::Tidy::~Tidy() {
+  for (int i = 0; !is_whole && i < count; ++i) {
+    state.prepare_finalize->forget(state.slot(context, i));
+  }
+  if (!is_whole) {
+    state.join_streams(context);
+  }
+}
+
+CallPlan ModularKernel::State::plan_of(const Call& call) const {
+  const KernelInput& input = call.input;
+  const CallContext& context = call.context;
   PrepareFinalize& transport = *prepare_finalize;
   const ExpertsDesc& desc = experts->desc();
   CallFacts facts;
@@ -195,6 +249,7 @@ CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallConte
   facts.topk = desc.topk;
   facts.hidden = desc.hidden;
   facts.dtype = desc.in_dtype;
+  facts.in_steps = call.in_steps;
   facts.has_shared = shared_experts != nullptr;
   facts.takes_addend = transport.traits().takes_addend;
   facts.takes_columns = transport.traits().takes_columns;
@@ -205,11 +260,8 @@ CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallConte
   return plan_call(options, facts);
 }
 
-Microbatch ModularKernel::State::microbatch(int index,
-                                            const KernelInput& input,
-                                            const Tensor& output,
-                                            const Tensor& shared_output,
-                                            const CallContext& context) {
+Microbatch ModularKernel::State::microbatch(int index, const Call& call) {
+  const auto& [input, output, shared_output, context, in_steps] = call;
   const int count = plan.num_microbatches;
   Microbatch cut{index, input, output, shared_output, context};
   if (count > 1) {
@@ -220,7 +272,7 @@ Microbatch ModularKernel::State::microbatch(int index,
   }
   cut.context.microbatch = slot(context, index);
   cut.context.max_sms = plan.gemm_sms;
-  if (count > 1 && plan.transfers_beside) {
+  if (plan.transfers_beside && (count > 1 || (in_steps && !context.transfers))) {
     cut.context.transfers = transfers.on(context.stream.device());
   }
   return cut;
@@ -461,13 +513,18 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
 
 // After a failure: makes the call's stream wait for what the call has enqueued on other streams, so
 // that the caller can wait for that stream and then drop the tensors.
-void ModularKernel::State::join_streams(const Stream& stream) const noexcept {
-  for (const SideStream* side : {&beside, &transfers}) {
+void ModularKernel::State::join_streams(const CallContext& context) const noexcept {
+  const auto join = [](const auto& one) {
     try {
-      side->join(stream);
+      one();
     } catch (const std::exception& error) {  // the failure under way says more
       log(LogLevel::kError, error.what());
     }
+  };
+  join([&] { beside.join(context.stream); });
+  join([&] { transfers.join(context.stream); });
+  if (context.transfers) {
+    join([&] { context.stream.wait(context.transfers->record()); });
   }
 }
 

@@ -6,6 +6,7 @@
 #include "comm/group/given_up.h"
 #include "core/device_traits.h"
 #include "core/same_device.h"
+#include "layer/call_state.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
 #include "layer/layer_parts.h"
@@ -31,6 +32,7 @@ struct MoeLayer::State {
   bool took_pieces = false;
   int num_microbatches = 1;
   Stream stream;  // of the last call
+  OneCall one_call;
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
@@ -56,14 +58,28 @@ struct MoeLayer::State {
     Tensor output;
     Tensor lora_ids;
   };
+  // What the kernel computes for a call.
+  struct Work {
+    KernelInput input;
+    Tensor routed;
+    Tensor shared;
+    Tensor summed;  // room for the sums over ranks, if there are any
+    bool writes_to_output = false;
+  };
   void expect_call(const Call& call, const Stream& call_stream) const;
-  void forward_own(const Call& call, const CallContext& context);
-  void route(const KernelInput& input, const CallContext& context);
+  Call slice_of(const Call& call) const;
+  // A whole call.  It gives up its turn where the kernel has sent rows, if it is `in_steps`.
+  Task run(Call call, CallContext context, bool in_steps);
+  // The beginning of a call, from hidden states to routed tokens, and its end.
+  Work route(const Call& call, const CallContext& context);
+  void add_up(const Call& call, const Work& work, const CallContext& context) const;
+  void gather(const Tensor& output, const CallContext& context) const;
+  void select_experts(const KernelInput& input, const CallContext& context);
   int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
-  void run_kernel(const KernelInput& input,
-                  const Tensor& routed,
-                  const Tensor& shared,
-                  const CallContext& context);
+  // It takes references to what outlives it, the arguments of run().
+  Task run_kernel(const Work& work, const CallContext& context, bool in_steps);
+  static Work piece_of(const Work& work, const TokenSlice& own);
+  void count_computed(const Stream& call_stream) const;
 };
 
 namespace {
@@ -176,18 +192,55 @@ void MoeLayer::forward(const Tensor& hidden,
                        const Tensor& output,
                        const CallContext& context,
                        const Tensor& lora_ids) {
-  state_->expect_call({hidden, output, lora_ids}, context.stream);
-  if (!state_->slices_tokens()) {
-    state_->forward_own({hidden, output, lora_ids}, context);
-    return;
+  State& state = *state_;
+  state.expect_call({hidden, output, lora_ids}, context.stream);
+  const std::shared_ptr<void> mark = state.one_call.begin("a layer");
+  Task call = state.run({hidden, output, lora_ids}, context, /*in_steps=*/false);
+  while (call.step()) {
   }
-  const int tp_size = state_->tp_size();
-  const int tp_rank = state_->group->rank() % tp_size;
-  const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
-  state_->forward_own({own.of(hidden), own.of(output), own.of(lora_ids)}, context);
-  in_flight("combine", whole(context), context.stream, [&] {
-    gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
-  });
+}
+
+LayerCall MoeLayer::start(const Tensor& hidden,
+                          const Tensor& output,
+                          const CallContext& context,
+                          const Tensor& lora_ids) {
+  State& state = *state_;
+  state.expect_call({hidden, output, lora_ids}, context.stream);
+  context.pool();  // throws where there is none
+  std::shared_ptr<void> mark = state.one_call.begin("a layer");
+  // Where the kernel has peers, its own call tells them.
+  std::function<void(std::string_view)> tell;
+  if (state.sums_over_ranks()) {
+    tell = [&state](std::string_view why) { tell_others(*state.group, why); };
+  }
+  return LayerCall(std::make_unique<LayerCall::State>(
+      state.run({hidden, output, lora_ids}, context, /*in_steps=*/true), std::move(mark),
+      std::move(tell)));
+}
+
+Task MoeLayer::State::run(Call call, CallContext context, bool in_steps) {
+  const std::shared_ptr<void> held = context.pool().hold(context.microbatch, WorkspaceSlot::kLayer);
+  const Call own = slices_tokens() ? slice_of(call) : call;
+  const Work work = route(own, context);
+  Task kernel_calls = run_kernel(work, context, in_steps);
+  while (kernel_calls.step()) {
+    co_yield Sent{};
+  }
+  add_up(own, work, context);
+  if (slices_tokens()) {
+    gather(call.output, context);
+  }
+}
+
+MoeLayer::State::Call MoeLayer::State::slice_of(const Call& call) const {
+  const TokenSlice own = token_slice(call.hidden.dim(0), tp_size(), group->rank() % tp_size());
+  return {own.of(call.hidden), own.of(call.output), own.of(call.lora_ids)};
+}
+
+void MoeLayer::State::gather(const Tensor& output, const CallContext& context) const {
+  const int first = group->rank() - group->rank() % tp_size();
+  in_flight("combine", whole(context), context.stream,
+            [&] { gather_slices(*group, output, first, tp_size(), context.stream); });
 }
 
 // Checks the whole call before it is cut into slices and pieces, since some of those would run
@@ -212,7 +265,7 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
   }
 }
 
-void MoeLayer::State::forward_own(const Call& call, const CallContext& context) {
+MoeLayer::State::Work MoeLayer::State::route(const Call& call, const CallContext& context) {
   const Tensor& hidden = call.hidden;
   const Tensor& output = call.output;
   const int64_t num_tokens = hidden.dim(0);
@@ -246,37 +299,44 @@ void MoeLayer::State::forward_own(const Call& call, const CallContext& context) 
     copy_rows(x, widened, context.stream);
     x = widened;
   }
-  Tensor routed = writes_to_output ? output : routed_rows;
-  const Tensor shared = has_shared ? shared_rows : Tensor();
-  const KernelInput input{.hidden = x,
-                          .topk_ids = ids,
-                          .topk_weights = weights,
-                          .router_logits = logits,
-                          .num_experts = config.num_experts,
-                          .expert_map = expert_map,
-                          .apply_router_weight_on_input = apply_router_weight_on_input,
-                          .lora_ids = call.lora_ids,
-                          .add_shared = has_shared && writes_to_output,
-                          .own_load = counts};
-  route(input, context);
-  run_kernel(input, routed, shared, context);
-  if (sums) {
+  Work work;
+  work.input = {.hidden = x,
+                .topk_ids = ids,
+                .topk_weights = weights,
+                .router_logits = logits,
+                .num_experts = config.num_experts,
+                .expert_map = expert_map,
+                .apply_router_weight_on_input = apply_router_weight_on_input,
+                .lora_ids = call.lora_ids,
+                .add_shared = has_shared && writes_to_output,
+                .own_load = counts};
+  work.routed = writes_to_output ? output : routed_rows;
+  work.shared = has_shared ? shared_rows : Tensor();
+  work.summed = summed;
+  work.writes_to_output = writes_to_output;
+  select_experts(work.input, context);
+  return work;
+}
+
+void MoeLayer::State::add_up(const Call& call, const Work& work, const CallContext& context) const {
+  Tensor routed = work.routed;
+  if (sums_over_ranks()) {
     const Profile::Span span(context.profile, "finalize", context.stream);
     in_flight("combine", whole(context), context.stream,
-              [&, &to = summed] { sum_over_ranks(*group, routed, to, context.stream); });
-    routed = summed;
+              [&] { sum_over_ranks(*group, routed, work.summed, context.stream); });
+    routed = work.summed;
   }
-  if (writes_to_output) {
+  if (work.writes_to_output) {
     return;
   }
   if (has_shared) {
-    add_rows(routed, shared, output, context.stream);
+    add_rows(routed, work.shared, call.output, context.stream);
   } else {
-    copy_rows(routed, output, context.stream);
+    copy_rows(routed, call.output, context.stream);
   }
 }
 
-void MoeLayer::State::route(const KernelInput& input, const CallContext& context) {
+void MoeLayer::State::select_experts(const KernelInput& input, const CallContext& context) {
   const Profile::Span span(context.profile, "router", context.stream);
   if (router->weights().gate) {
     router->logits(input.hidden, input.router_logits, context.stream);
@@ -298,33 +358,52 @@ int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
              : all_reduce_max(*group, "pieces of a batched call", pieces);
 }
 
-void MoeLayer::State::run_kernel(const KernelInput& input,
-                                 const Tensor& routed,
-                                 const Tensor& shared,
-                                 const CallContext& context) {
+Task MoeLayer::State::run_kernel(const Work& work, const CallContext& context, bool in_steps) {
   const auto limit = kernel->prepare_finalize().traits().max_tokens_per_rank;
-  const int64_t num_tokens = input.hidden.dim(0);
+  const int64_t num_tokens = work.input.hidden.dim(0);
   const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
   took_pieces = pieces > 1;
-  if (!took_pieces) {
-    kernel->forward(input, routed, shared, context);
-    num_microbatches = kernel->last_microbatches();
-    return;
-  }
   num_microbatches = 1;
-  count_expert_tokens(input.topk_ids, {}, input.own_load, context.stream);
-  fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
+  if (took_pieces) {
+    count_expert_tokens(work.input.topk_ids, {}, work.input.own_load, context.stream);
+    fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
+  }
+  Work some;
   for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t begin = std::min(piece * *limit, num_tokens);
-    const TokenSlice own{begin, std::min(begin + *limit, num_tokens)};
-    KernelInput some = slice_tokens(input, own);
-    some.own_load = {};
-    kernel->forward(some, own.of(routed), own.of(shared), context);
-    num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
-    const Tensor load = kernel->expert_load_on_device();
-    for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
-      add_counts(load[microbatch], computed_rows, context.stream);
+    if (took_pieces) {
+      const int64_t begin = std::min(piece * *limit, num_tokens);
+      some = piece_of(work, {begin, std::min(begin + *limit, num_tokens)});
     }
+    const Work& part = took_pieces ? some : work;
+    if (in_steps) {
+      LayerCall call = kernel->start(part.input, part.routed, part.shared, context);
+      while (call.step()) {
+        co_yield Sent{};
+      }
+    } else {
+      kernel->forward(part.input, part.routed, part.shared, context);
+    }
+    num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
+    if (took_pieces) {
+      count_computed(context.stream);
+    }
+  }
+}
+
+MoeLayer::State::Work MoeLayer::State::piece_of(const Work& work, const TokenSlice& own) {
+  Work piece;
+  piece.input = slice_tokens(work.input, own);
+  piece.input.own_load = {};
+  piece.routed = own.of(work.routed);
+  piece.shared = own.of(work.shared);
+  return piece;
+}
+
+// Adds the rows of the kernel's last call.
+void MoeLayer::State::count_computed(const Stream& call_stream) const {
+  const Tensor load = kernel->expert_load_on_device();
+  for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
+    add_counts(load[microbatch], computed_rows, call_stream);
   }
 }
 

@@ -9,6 +9,12 @@
 //     compute(rows.receive());
 //   }
 //
+// A coroutine that runs others gives up its turn where they do:
+//
+//   while (inner.step()) {
+//     co_yield Sent{};
+//   }
+//
 // A coroutine takes its arguments by value, because it outlives the expression that calls it and so
 // any temporaries that it was given by reference.
 #pragma once
@@ -25,6 +31,9 @@ struct Travel {
   std::function<void()> meanwhile;  // computes while rows travel, before the hook; may be empty
 };
 
+// Rows are on their way, and the coroutine has no hook for them itself.
+struct Sent {};
+
 // A Task owns the coroutine's frame, so destroying it ends the coroutine where it stands.
 class Task {
  public:
@@ -39,6 +48,7 @@ class Task {
       travel = std::move(way);
       return {};
     }
+    std::suspend_always yield_value(Sent) { return {}; }
     void return_void() {}
     void unhandled_exception() { error = std::current_exception(); }
   };
@@ -74,6 +84,11 @@ class Task {
     if (handle_.promise().error) {
       std::rethrow_exception(handle_.promise().error);
     }
+  }
+  // The same; whether it has yielded its turn, and is not done.
+  bool step() {
+    run_turn();
+    return is_under_way();
   }
 
  private:

@@ -6,31 +6,43 @@
 
 namespace moebius {
 
-void Turns::run(int count, const std::function<Task(int)>& make) {
+void Turns::begin(int count, std::function<Task(int)> make) {
+  count_ = count;
+  next_ = 0;
+  turn_ = 0;
+  make_ = std::move(make);
+  tasks_.clear();
+  tasks_.resize(static_cast<size_t>(std::min(count, max_in_flight_)));
+}
+
+bool Turns::step() {
   // Why not in a handler: a transfer that is destroyed during unwinding leaves it to the owner of
   // the exception to tell the peers the reason.
   struct EndAll {
     std::vector<Task>& tasks;
-    ~EndAll() { tasks.clear(); }
-  } const end_all{tasks_};
-  tasks_.resize(static_cast<size_t>(std::min(count, max_in_flight_)));
-  int next = 0;
-  bool is_under_way = true;
-  while (is_under_way) {
-    is_under_way = false;
-    for (Task& task : tasks_) {
-      running_ = &task;
-      if (task.is_under_way()) {
-        task.run_turn();
+    bool has_more = false;
+    ~EndAll() {
+      if (!has_more) {
+        tasks.clear();
       }
-      while (!task.is_under_way() && next < count) {
-        task = make(next++);
-        task.run_turn();
-      }
-      running_ = nullptr;
-      is_under_way = is_under_way || task.is_under_way();
     }
+  } all{tasks_};
+  // A task that is done stays done, so after one round without a send nothing is left.
+  for (size_t looks = tasks_.size(); looks > 0 && !all.has_more; --looks) {
+    Task& task = tasks_[turn_];
+    turn_ = (turn_ + 1) % tasks_.size();
+    running_ = &task;
+    if (task.is_under_way()) {
+      task.run_turn();
+    }
+    while (!task.is_under_way() && next_ < count_) {
+      task = make_(next_++);
+      task.run_turn();
+    }
+    running_ = nullptr;
+    all.has_more = task.is_under_way();
   }
+  return all.has_more;
 }
 
 void Turns::before_send() {

@@ -7,7 +7,9 @@
 // calls in the same order.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "layer/task.h"
@@ -21,9 +23,16 @@ class Turns {
   Turns(int max_in_flight, bool hooks_enqueue)
       : max_in_flight_(max_in_flight), hooks_enqueue_(hooks_enqueue) {}
 
-  // Runs make(0), ..., make(count - 1).  If one throws, the others end and the exception is passed
-  // on.
-  void run(int count, const std::function<Task(int)>& make);
+  // From now on step() runs make(0), ..., make(count - 1).
+  void begin(int count, std::function<Task(int)> make);
+  // Gives turns until a task has yielded its own; false when all tasks are done.  If one throws,
+  // the others end and the exception is passed on.
+  bool step();
+  void run(int count, std::function<Task(int)> make) {
+    begin(count, std::move(make));
+    while (step()) {
+    }
+  }
 
   // A task calls this before it sends.  It runs the hooks of the other tasks if hooks enqueue:
   // after the send, what they receive would wait for that send.  A hook that waits on the host
@@ -33,7 +42,11 @@ class Turns {
  private:
   int max_in_flight_;
   bool hooks_enqueue_;
+  int count_ = 0;
+  int next_ = 0;  // the next task to be made
+  std::function<Task(int)> make_;
   std::vector<Task> tasks_;
+  size_t turn_ = 0;                // the task whose turn it is
   const Task* running_ = nullptr;  // not suspended, so none of its functions may be called
 };
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/workspace.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <iterator>
 #include <vector>
@@ -29,6 +31,7 @@ struct WorkspacePool::State {
   struct Slot {
     Tensor buffer;
     Stream stream;  // the stream of the last get()
+    std::weak_ptr<void> holder;
   };
   using Slots = std::array<Slot, kNumWorkspaceSlots>;
   std::vector<Slots> microbatches;  // grows to the largest index asked for
@@ -64,7 +67,7 @@ void WorkspacePool::get(int microbatch,
   for (const TensorSpec& spec : specs) {
     total += aligned(bytes_of(spec));
   }
-  auto& [buffer, last_stream] = state_->slot(microbatch, slot);
+  auto& [buffer, last_stream, holder] = state_->slot(microbatch, slot);
   if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
     last_stream.synchronize();
     stream.synchronize();
@@ -102,6 +105,19 @@ void WorkspacePool::trim() {
       }
     }
   }
+}
+
+std::shared_ptr<void> WorkspacePool::hold(int microbatch, WorkspaceSlot slot) {
+  std::weak_ptr<void>& holder = state_->slot(microbatch, slot).holder;
+  expect(holder.expired(), [&] {
+    return fmt::format(
+        "workspaces of micro-batch {} belong to a call that is under way: another call takes "
+        "another CallContext::microbatch or another pool",
+        microbatch);
+  });
+  auto mark = std::make_shared<char>();
+  holder = mark;
+  return mark;
 }
 
 int64_t WorkspacePool::bytes() const {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "moebius/group.h"
 #include "moebius/moe_layer.h"
@@ -51,7 +52,11 @@ void expect_rows(const Tensor& actual, const Tensor& expected);
 
 // The layer of a rank, with what its calls need.
 struct RankLayer {
-  RankLayer(const LayerKind& kind, const ParallelConfig& parallel, const Place& at, Group* group)
+  RankLayer(const LayerKind& kind,
+            const ParallelConfig& parallel,
+            const Place& at,
+            Group* group,
+            std::shared_ptr<Transports> transports = nullptr)
       : place(at) {
     MoeLayerOptions options;
     options.format = kind.format;
@@ -61,14 +66,16 @@ struct RankLayer {
     options.comm_sms = kind.comm_sms;
     options.capacity = kind.capacity;
     options.low_latency_sum = kind.low_latency_sum;
+    options.transports = std::move(transports);
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   // The layer of a rank that has tokens and experts of its own.
-  RankLayer(const LayerKind& kind, Group& group)
+  RankLayer(const LayerKind& kind, Group& group, std::shared_ptr<Transports> transports = nullptr)
       : RankLayer(kind,
                   ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend),
                   Place(group.device()),
-                  &group) {}
+                  &group,
+                  std::move(transports)) {}
 
   CallContext context(Profile* profile = nullptr) {
     return {place.stream, &workspaces, 0, profile};

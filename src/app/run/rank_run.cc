@@ -50,10 +50,12 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      int64_t layer,
                                      MoeLayerWeights weights,
                                      const Stream& stream,
-                                     Group* group) {
+                                     Group* group,
+                                     std::shared_ptr<Transports> transports) {
   weights.router_config.logit_sums = logit_sums_of(options.router_sums);
   try {
-    const auto chosen = layer_options(options, weights.config.parallel.backend, group);
+    auto chosen = layer_options(options, weights.config.parallel.backend, group);
+    chosen.transports = std::move(transports);
     return std::make_unique<MoeLayer>(std::move(weights), chosen, stream, group);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: layer {}: {}", options.model, layer, error.what()));
@@ -155,7 +157,8 @@ LayerRun run_layer(const RunOptions& options,
   const Stream stream = make_stream(options, plan, group);
   run.threads = stream.num_threads();
   run.device = stream.device().is_cpu() ? "cpu" : cuda_device_info(stream.device().index).name;
-  const auto made = make_layer(options, layer_idx, std::move(weights), stream, group);
+  const auto transports = group == nullptr ? nullptr : std::make_shared<Transports>(*group);
+  const auto made = make_layer(options, layer_idx, std::move(weights), stream, group, transports);
   MoeLayer& layer = *made;
   run.load_us = microseconds(Clock::now() - load_start);
   run.implementations = {
@@ -184,6 +187,7 @@ LayerRun run_layer(const RunOptions& options,
       computed, stream, group);
   RankFigures figures = calls.figures;
   figures.tokens = own.size();
+  figures.transport_bytes = transports == nullptr ? 0 : transports->bytes();
   const Tensor output = to_device(computed, Device::cpu(), stream);
 
   if (!options.trace.empty()) {

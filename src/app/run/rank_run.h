@@ -51,6 +51,7 @@ struct RankFigures {
   int64_t copies = -1;
   int64_t node_copies = -1;
   int64_t workspace_bytes = 0;
+  int64_t transport_bytes = 0;  // see Transports::bytes
   double call_us = 0;
   double waited_us = 0;  // for other ranks, by the host
   double travel_us = 0;  // see layer/overlap.h

@@ -78,6 +78,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
     result.call_us = std::max(result.call_us, rank.call_us);
     result.waited_us = std::max(result.waited_us, rank.waited_us);
     result.workspace_bytes += rank.workspace_bytes;
+    result.transport_bytes += rank.transport_bytes;
   }
   for (size_t s = 0; s < kStages.size(); ++s) {
     double us = 0;

@@ -134,10 +134,12 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
               {{"touched_bytes", bytes, Unit::kBytes},
                {"weight_bytes", r.run.cost.total_bytes, Unit::kBytes}});
   report.line("memory", "memory",
-              "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}",
+              "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}, "
+              "transports {transport_bytes}",
               {{"peak_bytes", r.peak_bytes, Unit::kBytes},
                {"peak_over_weights", ratio(r.peak_bytes, r.run.cost.total_bytes), Unit::kDecimals},
-               {"workspace_bytes", r.workspace_bytes, Unit::kBytes}});
+               {"workspace_bytes", r.workspace_bytes, Unit::kBytes},
+               {"transport_bytes", r.transport_bytes, Unit::kBytes}});
 
   const int64_t* counts = r.run.expert_load.data<int64_t>();
   report.line("load", "load",

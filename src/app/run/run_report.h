@@ -31,6 +31,7 @@ struct RunResult {
   double call_us = 0;    // median of one forward(), of the slowest rank
   std::vector<std::pair<std::string, double>> stages_us;  // by stage, likewise
   int64_t workspace_bytes = 0;                            // of all ranks
+  int64_t transport_bytes = 0;  // windows and buffers of all ranks' transports
   int64_t peak_bytes = 0;
   std::optional<MachinePeak> machine;  // with --report
   std::optional<CheckResult> check;

@@ -35,8 +35,7 @@ HighThroughput::HighThroughput(Group& group,
   state_ = device.is_cuda()
                ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch, combine)
                : make_cpu_high_throughput(group, std::move(placement));
-  state_->dispatch_config = dispatch;
-  state_->combine_config = combine;
+  state_->configs = {dispatch, combine};
 }
 
 HighThroughput::~HighThroughput() = default;
@@ -48,10 +47,10 @@ const ExpertPlacement& HighThroughput::placement() const {
   return state_->placement;
 }
 const DispatchConfig& HighThroughput::dispatch_config() const {
-  return state_->dispatch_config;
+  return state_->configs.dispatch;
 }
 const DispatchConfig& HighThroughput::combine_config() const {
-  return state_->combine_config;
+  return state_->configs.combine;
 }
 int64_t HighThroughput::bytes() const {
   return state_->bytes();

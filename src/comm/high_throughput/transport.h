@@ -40,9 +40,11 @@ struct HighThroughput::State {
 
   Group& group;
   const ExpertPlacement placement;
-  // These two belong to the object's description; the caller of the constructor sets them.
-  DispatchConfig dispatch_config;
-  DispatchConfig combine_config;
+  struct Configs {
+    DispatchConfig dispatch;
+    DispatchConfig combine;
+  };
+  Configs configs;  // as the object was described; HighThroughput sets them
 };
 
 // Whether a dispatch goes where its layout says instead of counting its ids.

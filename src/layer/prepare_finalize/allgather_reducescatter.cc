@@ -44,6 +44,7 @@ class AllGatherReduceScatter final : public ReducingPrepareFinalize {
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
   void forget(int microbatch) override { counts_.erase(microbatch); }
+  void give_up(std::string_view why) noexcept override { tell_others(group_, why); }
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override;
   void finalize(const FinalizeInput& input, const CallContext& context) override;

@@ -69,6 +69,7 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
   void forget(int microbatch) override { handles_.erase(microbatch); }
+  void give_up(std::string_view why) noexcept override { tell_others(group_, why); }
 
   std::optional<TransportStatistics> statistics() const override {
     return transport_->statistics();

@@ -99,6 +99,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     return all_live ? agree_on_fewest(group_, num_tokens) : 0;
   }
   void forget(int microbatch) override { calls_.erase(microbatch); }
+  void give_up(std::string_view why) noexcept override { tell_others(group_, why); }
 
   std::optional<TransportStatistics> statistics() const override {
     return transport_->statistics();

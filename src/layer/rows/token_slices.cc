@@ -27,6 +27,12 @@ int64_t agree_on_fewest(Group& group, int64_t num_tokens) {
   return -all_reduce_max(group, "fewest tokens", -num_tokens);
 }
 
+void tell_others(Group& group, std::string_view why) noexcept {
+  if (group.size() > 1) {
+    group.abort(why);
+  }
+}
+
 void gather_slices(
     Group& group, const Tensor& rows, int first_rank, int num_ranks, const Stream& stream) {
   constexpr std::string_view kOp = "gather slices of tokens";

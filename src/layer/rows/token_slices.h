@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "moebius/group.h"
 #include "moebius/modular_kernel.h"
@@ -30,6 +31,9 @@ KernelInput slice_tokens(const KernelInput& input, const TokenSlice& slice);
 
 // The smallest number of tokens that any rank brings.  Collective.
 int64_t agree_on_fewest(Group& group, int64_t num_tokens);
+
+// Tells the other ranks of the group, if there are any, that this one gives a call up, and why.
+void tell_others(Group& group, std::string_view why) noexcept;
 
 // rows [T, ...]: before the call every rank of [first_rank, first_rank + num_ranks) has filled its
 // slice, and afterwards each of them has all slices.  Collective over the whole group.
