@@ -80,6 +80,9 @@ class Tensor {
   int64_t numel() const { return shape_.numel(); }
   int64_t nbytes() const;
   bool is_borrowed() const { return defined() && owner_ == nullptr; }
+  // Whether nobody else can reach the elements: empty(), zeros() or clone() made the storage, and
+  // this is its only handle.
+  bool is_exclusive() const { return is_allocated_ && owner_.use_count() == 1; }
 
   // The elements.  REQUIRES: holds<T>(dtype()), which debug builds check.
   template <typename T>
@@ -112,6 +115,7 @@ class Tensor {
   DType dtype_ = DType::kF32;
   Device device_;
   bool defined_ = false;
+  bool is_allocated_ = false;  // the storage comes from empty()
 };
 
 // Copies all bytes between tensors of equal dtype and shape that do not overlap.  When either side
