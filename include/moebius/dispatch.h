@@ -40,6 +40,7 @@ class ExpertPlacement {
   static ExpertPlacement from_ranks(std::vector<int> rank_of, int num_ranks);
 
   int64_t num_experts() const { return static_cast<int64_t>(rank_of_.size()); }
+  int num_ranks() const { return static_cast<int>(num_local_.size()); }
   int rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }
   int64_t local_index(int64_t expert) const { return local_[static_cast<size_t>(expert)]; }
   int64_t num_local(int rank) const { return num_local_[static_cast<size_t>(rank)]; }
