@@ -229,6 +229,9 @@ void cuda_map_ids(const Tensor& ids, const Tensor&, const Tensor&, const Stream&
 void cuda_count_rows(const Tensor& row_of_slot, int64_t, const Tensor&, const Stream&) {
   refuse(row_of_slot);
 }
+void cuda_narrow_ids(const Tensor& ids, int64_t, const Tensor&, const Stream&) {
+  refuse(ids);
+}
 void cuda_count_selections(const Tensor& ids, const Tensor&, const Stream&) {
   refuse(ids);
 }

@@ -109,6 +109,17 @@ TEST_F(CudaRows, FillsAndCounts) {
                      });
 }
 
+TEST_F(CudaRows, NarrowsIds) {
+  const Tensor ids = Tensor::empty({1000}, DType::kI64);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    ids.data<int64_t>()[i] = i % 7 == 0 ? i << 32 : i % 50 - 3;
+  }
+  expect_same_on_gpu(Tensor::zeros(ids.shape(), DType::kI32),
+                     [&](const Place& place, const Tensor& y) {
+                       narrow_ids(place.take(ids), 40, y, place.stream);
+                     });
+}
+
 TEST_F(CudaRows, ClearsWhatComesAfterTheRowsInUse) {
   for (const auto& [shape, dtype] :
        {std::pair(Shape{5, 131}, DType::kBF16), std::pair(Shape{5, 131}, DType::kF32),

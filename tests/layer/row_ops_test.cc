@@ -28,6 +28,15 @@ TEST(RowOps, MapsIdsAndMasksThoseOutsideTheMap) {
   expect_same_bits(local, ids_of({2, 3}, {5, -1, 0, -1, -1, -1}));
 }
 
+TEST(RowOps, NarrowsIdsAndMasksThoseOfNoExpert) {
+  const Tensor ids = Tensor::empty({2, 3}, DType::kI64);
+  const int64_t values[] = {0, 4, 5, -1, -7, (int64_t{1} << 32) + 2};
+  std::copy_n(values, 6, ids.data<int64_t>());
+  const Tensor narrow = Tensor::empty({2, 3}, DType::kI32);
+  narrow_ids(ids, 5, narrow, Stream());
+  expect_same_bits(narrow, ids_of({2, 3}, {0, 4, -1, -1, -1, -1}));
+}
+
 TEST(RowOps, ClearsRowsThatAreNotInUse) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int32_t num_rows : {-1, 0, 3, 5, 999}) {

@@ -177,6 +177,18 @@ void map_ids(const Tensor& ids,
   }
 }
 
+void narrow_ids(const Tensor& ids,
+                int64_t num_experts,
+                const Tensor& narrow,
+                const Stream& stream) {
+  if (ids.device().is_cuda()) {
+    return cuda_narrow_ids(ids, num_experts, narrow, stream);
+  }
+  std::transform(
+      ids.data<int64_t>(), ids.data<int64_t>() + ids.numel(), narrow.data<int32_t>(),
+      [&](int64_t id) { return id >= 0 && id < num_experts ? static_cast<int32_t>(id) : -1; });
+}
+
 void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream) {
   if (ids.device().is_cuda()) {
     return cuda_count_selections(ids, total, stream);

@@ -49,6 +49,8 @@ void map_ids(const Tensor& ids,
              const Tensor& expert_map,
              const Tensor& local,
              const Stream& stream);
+// Sets i32 [..] to ids i64 [..] of the same shape; ids outside [0, num_experts) become -1.
+void narrow_ids(const Tensor& ids, int64_t num_experts, const Tensor& narrow, const Stream& stream);
 // total i64 [1] += the number of ids that are not masked.
 void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream);
 // to i32 [n] = from.

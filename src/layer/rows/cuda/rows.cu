@@ -162,6 +162,14 @@ __global__ void __launch_bounds__(kThreads) map_ids_kernel(
 }
 
 __global__ void __launch_bounds__(kThreads)
+    narrow_ids_kernel(const int64_t* ids, int64_t n, int64_t num_experts, int32_t* narrow) {
+  for (int64_t i = thread_index(); i < n; i += num_threads()) {
+    const int64_t id = ids[i];
+    narrow[i] = id >= 0 && id < num_experts ? static_cast<int32_t>(id) : -1;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
     count_rows_kernel(const int32_t* row_of_slot, int64_t n, int64_t max_rows, int32_t* counts) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
     if (row_of_slot[i] >= 0) {
@@ -253,6 +261,14 @@ void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {
 void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on) {
   launch("map_ids_kernel", map_ids_kernel, ids.numel(), on, Ids::of(ids), ids.numel(),
          map.data<int32_t>(), map.dim(0), local.data<int32_t>());
+}
+
+void cuda_narrow_ids(const Tensor& ids,
+                     int64_t num_experts,
+                     const Tensor& narrow,
+                     const Stream& on) {
+  launch("narrow_ids_kernel", narrow_ids_kernel, ids.numel(), on, ids.data<int64_t>(), ids.numel(),
+         num_experts, narrow.data<int32_t>());
 }
 
 void cuda_count_rows(const Tensor& row_of_slot,

@@ -28,6 +28,10 @@ void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& stream);
 void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
 // local i32 [..] = map[ids], or -1 for ids that are masked or not in the map.
 void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on);
+void cuda_narrow_ids(const Tensor& ids,
+                     int64_t num_experts,
+                     const Tensor& narrow,
+                     const Stream& stream);
 // counts i32 [L] = the number of rows of each expert in row_of_slot.  Rows of expert e begin at
 // e * max_rows there, and -1 stands for no row.
 void cuda_count_rows(const Tensor& row_of_slot,
