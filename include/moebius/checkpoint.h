@@ -51,6 +51,8 @@ struct LoadOptions {
   // load_quant_schemes(), which then applies to routed and shared experts.
   std::string quant = "auto";
   int ep_size = 1, ep_rank = 0;  // select the experts to load
+  // Which of ep_size ranks each expert lives on; unset: linear.  It becomes that of the layer.
+  std::optional<ExpertPlacement> placement = std::nullopt;
   // Select the slice of I to load; shared experts are always loaded whole.  Since outputs are
   // summed over the ranks, the biases of w2 are zero on all ranks but 0.  Groups and scales are
   // those of whole experts, whether stored or quantized at load: a cut through blocks is refused.

@@ -81,6 +81,21 @@ enum class WeightAndReduceKind : uint8_t {
   kNaiveBatched,  // expert output is [L, max_rows, H]
 };
 
+// Whose memory experts compute on once they have been made from weights.  The rule is the same for
+// every implementation on every processor.
+enum class WeightMemory : uint8_t {
+  // Their own.  After make_experts has returned, the caller may overwrite or free what it gave.
+  // Tensors that nobody else holds (Tensor::is_exclusive) are taken over, so handles that are moved
+  // in cost no second copy; other tensors are copied, or repacked into what the kernels read.
+  kOwned,
+  // The caller's, on the device of the experts.  It stays alive and in place as long as the experts
+  // do, and nothing is copied where weights are computed as they lie.  The caller may write new
+  // values there between calls, and then calls update_weights() with the same tensors, because an
+  // implementation may hold repacked values beside them.  Adapters are never repacked; whoever
+  // rewrites those alone need not make that call.
+  kLent,
+};
+
 struct ExpertsDesc {              // fixed for the life of the object
   int64_t num_experts = 0;        // E > 0
   int64_t num_local_experts = 0;  // L in [1, E]
@@ -93,14 +108,14 @@ struct ExpertsDesc {              // fixed for the life of the object
   Precision precision = Precision::kModel;
   int64_t num_adapters = 0;  // A; 0: no LoRA
   int64_t lora_rank = 0;     // r, of all adapters; 0 without
+  WeightMemory weight_memory = WeightMemory::kOwned;
 
   int64_t w1_rows() const { return activation.gated ? 2 * intermediate : intermediate; }
 };
 
 // Adapters of the local experts, each tensor bf16, f16 or f32.  S is 2 for gated experts, else 1.
 // Adapters of a smaller rank are padded with zeros.  Either pair may be undefined; its weight then
-// has no adapters.  Adapters are never repacked but read in place at every call, so a caller may
-// rewrite one between calls.
+// has no adapters.
 // Under TP they are cut as W is: w1_b by rows, w2_a by columns; w1_a and w2_b are whole on every
 // rank.  The sum over ranks stays right, since it is linear.
 struct LoraWeights {
@@ -116,8 +131,7 @@ struct LoraWeights {
   int64_t rank() const;
 };
 
-// The Experts that are made from these tensors keep the handles, or repack the content and drop
-// the handles.
+// ExpertsDesc::weight_memory says what becomes of these tensors.
 struct ExpertWeights {
   Tensor w1;  // [L, N, H]: bf16, f16, f32, or quant.w1's storage dtype
   Tensor w2;  // [L, H, I]
@@ -185,6 +199,8 @@ struct ExpertsTraits {
   bool gives_parts = false;
   // apply() begins with those rows of ExpertsInput::arrivals that are here.
   bool takes_arriving_rows = false;
+  // The caller must keep the memory of the weights alive and in place (WeightMemory::kLent).
+  bool retains_weights = false;
 };
 
 class Experts {
@@ -195,6 +211,23 @@ class Experts {
   std::string_view name() const { return traits_.name; }
   virtual const ExpertsDesc& desc() const = 0;
   virtual const QuantConfig& quant() const = 0;
+  bool retains_weights() const { return traits_.retains_weights; }
+
+  // Replaces the values of the weights in place: no address changes, so a Graph that has recorded
+  // apply() computes with the new values, and afterwards the object gives the bits of one that was
+  // made from `weights`.  All tensors have the shapes and dtypes, and the scheme is the one, of
+  // the weights that the object was made from, and they are on its device or on the host.  Lent
+  // weights are the lent tensors themselves, in which the caller has written.
+  // What is left out stays as it is: w1 with its scales and those of its rows (quant.w1, quant.a1),
+  // w2 likewise, or all of lora.
+  // On a GPU the values are replaced in the order of `stream`; those on the host have been read
+  // when the call returns.  REQUIRES: no apply() runs meanwhile, and work of earlier ones precedes
+  // the update in the order of `stream`.
+  // Throws, before anything is written, InvalidArgument for what differs, naming both values, and
+  // Unsupported where the implementation cannot hold the new values, or replaces none at all.
+  virtual void update_weights(const ExpertWeights& weights, const Stream& stream);
+  // Throws what update_weights() would throw before it writes.
+  virtual void expect_update(const ExpertWeights& weights) const;
 
   // Returns what apply() needs for `rows` rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
@@ -234,8 +267,8 @@ struct ExpertsImpl {
 std::span<const ExpertsImpl> experts_impls();
 
 // Makes the first implementation on the stream's device that accepts; `implementation` (or
-// MOEBIUS_EXPERTS) forces one.  Weights are on that device or on the host.  Weights on the host are
-// copied to a GPU before the call returns.
+// MOEBIUS_EXPERTS) forces one.  Weights are on that device or, unless they are lent, on the host.
+// Weights on the host are copied to a GPU before the call returns.
 // Throws InvalidArgument for shapes that contradict desc, naming both, and Unsupported, naming
 // every implementation that was tried and why it refused.
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,

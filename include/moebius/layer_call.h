@@ -39,7 +39,9 @@
 
 #include <memory>
 
-namespace moebius {
+#include "moebius/api.h"
+
+namespace moebius MOEBIUS_API {
 
 class LayerCall {
  public:

@@ -24,6 +24,30 @@
 
 namespace moebius MOEBIUS_API {
 
+// All ranks of a group have the same options, in each call: by them ranks decide what they send to
+// each other, and when.
+struct KernelOptions {
+  // The most rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
+  // More rows are cut into chunks if the experts support that; their results return whole.
+  int64_t chunk_tokens = 0;
+  // The most micro-batches that a call is cut into: while the rows of one travel, another computes.
+  // A call takes fewer, down to one, where some rank would have less than min_microbatch_tokens
+  // tokens in one of them.  Ranks agree on the number at the start of the call.  With
+  // min_microbatch_tokens = 0 no micro-batch is too small, and ranks need not agree; unset: the
+  // result of default_min_microbatch_tokens().
+  int microbatches = 1;
+  std::optional<int64_t> min_microbatch_tokens = std::nullopt;
+  // Parts by columns in which results go back: while one part travels, the experts' second GEMM
+  // makes the next.  Parts are used with a single micro-batch, if the
+  // experts can make and prepare/finalize can take them.  0: num_combine_parts() chooses.
+  int combine_parts = 0;
+  // Rows come in waves, and the experts' first GEMM begins before all have arrived, if the rank
+  // that receives most rows gets at least so many; 0: never.  Waves are
+  // used on GPUs with a single micro-batch, if prepare/finalize sends and the experts take them.
+  // Unset: 16384, or 0 where shared experts are computed while rows travel.
+  std::optional<int64_t> early_rows = std::nullopt;
+};
+
 struct KernelInput {
   Tensor hidden;              // [T, H] f32/bf16/f16
   Tensor topk_ids = {};       // i32 or i64 [T, K] (modular)
@@ -43,29 +67,10 @@ struct KernelInput {
   bool add_shared = false;
   // i32 [E], optional: the call writes here how many selections of topk_ids each expert has.
   Tensor own_load = {};
-};
-
-struct KernelOptions {
-  // The most rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
-  // More rows are cut into chunks if the experts support that.  Where results may return in parts,
-  // it must be the same on every rank, because results of more rows than this return whole.
-  int64_t chunk_tokens = 0;
-  // The most micro-batches that a call is cut into: while the rows of one travel, another computes.
-  // A call takes fewer, down to one, where some rank would have less than min_microbatch_tokens
-  // tokens in one of them.  Ranks agree on the number at the start of the call.  With
-  // min_microbatch_tokens = 0 no micro-batch is too small, and ranks need not agree; unset: the
-  // result of default_min_microbatch_tokens().
-  int microbatches = 1;
-  std::optional<int64_t> min_microbatch_tokens = std::nullopt;
-  // Parts by columns in which results go back: while one part travels, the experts' second GEMM
-  // makes the next.  The same on every rank.  Parts are used with a single micro-batch, if the
-  // experts can make and prepare/finalize can take them.  0: num_combine_parts() chooses.
-  int combine_parts = 0;
-  // Rows come in waves, and the experts' first GEMM begins before all have arrived, if the rank
-  // that receives most rows gets at least so many.  The same on every rank; 0: never.  Waves are
-  // used on GPUs with a single micro-batch, if prepare/finalize sends and the experts take them.
-  // Unset: 16384, or 0 where shared experts are computed while rows travel.
-  std::optional<int64_t> early_rows = std::nullopt;
+  // The options of this call in place of those that the kernel was made with; `microbatches` is at
+  // most theirs, for which there is room.  Shared experts then take chunks of as many rows, too.
+  // Every rank gives the same options, or none.
+  std::optional<KernelOptions> options = std::nullopt;
 };
 
 // The fewest tokens per rank that are worth a micro-batch.  Every micro-batch reads the weights of
@@ -119,6 +124,9 @@ class ModularKernel {
 
   // See PrepareFinalize.  Every live rank makes this call before its next forward().
   void set_dead(int rank, bool dead);
+
+  // See Experts::update_weights().
+  void update_weights(const ExpertWeights& weights, const Stream& stream);
 
   const PrepareFinalize& prepare_finalize() const;
   const Experts& experts() const;

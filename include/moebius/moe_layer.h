@@ -15,17 +15,21 @@
 //                 output are gathered.  With sequence_parallel every rank has tokens of its own,
 //                 and nothing is sliced or gathered.
 // Shared experts are whole on every rank, which computes them for its own tokens.
+// Which experts a rank owns is said by MoeLayerWeights::placement; without one, neighbours live
+// together.
 // LoRA: experts.lora holds the adapters of the local experts.  Their number and their LoRA rank are
 // the same on every rank of the group.  The router and the shared experts take no adapters.
 // Thread-safety: one thread at a time may use an object.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "moebius/api.h"
+#include "moebius/dispatch.h"
 #include "moebius/group.h"
 #include "moebius/layer_call.h"
 #include "moebius/low_latency.h"
@@ -39,11 +43,16 @@ namespace moebius MOEBIUS_API {
 // The weights of one layer and the facts that go with them, as a checkpoint gives them.
 struct MoeLayerWeights {
   MoeConfig config;
+  // The router needs neither of them where every call brings ids and weights, or where the caller
+  // brings a router or a routing of its own (MoeLayerParts).
   RouterConfig router_config;
   RouterWeights router;
   bool apply_router_weight_on_input = false;
   ActivationSpec activation;
-  ExpertWeights experts;  // this rank's local experts
+  ExpertWeights experts;  // this rank's local experts; undefined where MoeLayerParts has experts
+  // The ranks of all experts, ep_size of them, each with at least one expert; the same on every
+  // rank.  `experts` are then those of ep_rank, in the order of their ids.  Unset: linear.
+  std::optional<ExpertPlacement> placement = std::nullopt;
   // Shared experts: w1 [1, 2*Is, H], w2 [1, H, Is].  Undefined where the model has none.
   ExpertWeights shared;
   int64_t shared_intermediate = 0;
@@ -53,6 +62,9 @@ struct MoeLayerWeights {
 struct MoeLayerOptions {
   ActivationFormat format = ActivationFormat::kStandard;
   std::string experts;  // the implementation to force; empty: one is chosen
+  // Whose memory the routed and the shared experts compute on.  Routers and gates always have their
+  // own.
+  WeightMemory weight_memory = WeightMemory::kOwned;
   Precision precision = Precision::kModel;
   KernelOptions kernel;
   // The following are for groups, whose backend is weights.config.parallel.backend.
@@ -77,44 +89,89 @@ struct MoeLayerOptions {
   bool sequence_parallel = false;
 };
 
+// Chooses the experts of tokens: sets ids i32 [T, K] (-1 = masked) and weights f32 [T, K] from
+// hidden [T, H], which has the model's dtype.  Of tokens that a TP group shares, these are this
+// rank's slice.  On a GPU the function enqueues on context.stream and does not wait.  On the CPU
+// ids are checked afterwards, as ids that a call brings.
+using Routing = std::function<void(
+    const Tensor& hidden, const Tensor& ids, const Tensor& weights, const CallContext& context)>;
+
+// The parts of a layer that the caller brings.  The layer makes those that are absent, from weights
+// and options.  Options about a part that the caller brings have no effect.
+struct MoeLayerParts {
+  // One of these two at most.  The router is on the layer's device.
+  std::shared_ptr<const Router> router = nullptr;
+  Routing routing = nullptr;
+  // The desc must be that of the layer: sizes, dtype and format of MoeLayerWeights::config.
+  std::unique_ptr<Experts> experts = nullptr;
+  // It brings rows to the experts and sums over ranks itself, whatever config.parallel.backend
+  // says.  With several ranks it may communicate in its own way, and the layer then needs no Group
+  // unless ranks share tokens (tp > 1 without sequence_parallel).  Without a Group a call brings at
+  // most as many tokens as a batched one takes.
+  std::unique_ptr<PrepareFinalize> prepare_finalize = nullptr;
+  std::shared_ptr<const SharedExperts> shared_experts = nullptr;
+};
+
+struct MoeLayerInput {
+  Tensor hidden;  // [T, H] f32, bf16 or f16
+  // The experts of each token, i32 or i64 [T, K] with -1 = masked, and their weights f32 [T, K].
+  // Both or neither; with them the layer does not route.
+  Tensor topk_ids = {};
+  Tensor topk_weights = {};
+  // i32 [T]: adapter of each token, -1 = none; undefined: no token has an adapter.
+  Tensor lora_ids = {};
+  // See KernelInput::options.
+  std::optional<KernelOptions> kernel = std::nullopt;
+};
+
 class MoeLayer {
  public:
-  // Takes the weights and drops their handles once they are repacked.  The layer works on the
-  // device of `stream`; weights that are elsewhere are copied there. With a group, which must
-  // outlive the layer, construction and forward() are collective.  The weights then are this rank's
-  // share, and config.parallel says which share that is.  If the ranks of the group have GPUs,
-  // `stream` belongs to this rank's GPU. Throws InvalidArgument where weights, options, group and
-  // config do not fit each other, and Unsupported, naming what was tried, where no implementation
-  // can serve them.
+  // The layer works on the device of `stream`; weights that are elsewhere are copied there.  With a
+  // group, which must outlive the layer, construction and forward() are collective.  The weights
+  // then are this rank's share, and config.parallel says which share that is.  If the ranks of the
+  // group have GPUs, `stream` belongs to this rank's GPU. Throws InvalidArgument where weights,
+  // options, group and config do not fit each other, and Unsupported, naming what was tried, where
+  // no implementation can serve them.
   MoeLayer(MoeLayerWeights weights,
            const MoeLayerOptions& options,
            const Stream& stream,
-           Group* group = nullptr);
+           Group* group = nullptr,
+           MoeLayerParts parts = {});
   // REQUIRES: on a GPU all work of forward() is done, because the memory may be reused at once.
   ~MoeLayer();
 
-  // hidden [T, H] f32/bf16/f16 -> output [T, H] f32, bf16 or f16: the routed and the shared
-  // experts' results, summed in f32 and rounded once.  output may be hidden itself. Hidden states
-  // of another dtype than config().in_dtype are rounded to that dtype first.  kF64 then widens them
-  // to f32, so that the oracle sees the same values as the model. Batched formats take any T, too:
-  // inputs longer than max_num_tokens are split. lora_ids i32 [T]: adapter of each token, -1 =
-  // none; undefined: no token has an adapter.  Ranks that hold the same tokens give the same ids.
-  // Other ranks may give ids or not, independently. Throws InvalidArgument (shape, dtype, device;
-  // on the CPU ids of adapters that do not exist), CommError (a rank was lost; on a GPU also in an
-  // earlier call), CudaError, and Error (no memory for workspaces).
-  void forward(const Tensor& hidden,
-               const Tensor& output,
-               const CallContext& context,
-               const Tensor& lora_ids = {});
+  // Sets output [T, H] f32, bf16 or f16 to the routed and the shared experts' results, summed in
+  // f32 and rounded once.  output may be hidden itself.  Hidden states of another dtype than
+  // config().in_dtype are rounded to that dtype first.  kF64 then widens them to f32, so that the
+  // oracle sees the same values as the model.  Batched formats take any T, too: inputs longer than
+  // max_num_tokens are split.
+  // Ranks that hold the same tokens give the same ids, weights and lora_ids.  Other ranks may give
+  // ids or route, and may give lora_ids or not, independently.
+  // Throws InvalidArgument (shape, dtype, device; ids without weights, neither ids nor a router,
+  // ids for a monolithic backend; on the CPU ids of experts or adapters that do not exist, which on
+  // a GPU count as masked), CommError (a rank was lost; on a GPU also in an earlier call),
+  // CudaError, and Error (no memory for workspaces).
+  void forward(const MoeLayerInput& input, const Tensor& output, const CallContext& context);
+  void forward(const Tensor& hidden, const Tensor& output, const CallContext& context);
 
   // The same in steps of the caller; see LayerCall.  It checks the arguments and enqueues nothing;
   // the first step begins.  Throws the InvalidArgument of forward(), and one if a call of this
   // layer is under way.  The tensors and what the context names must stay alive until the call is
   // over, and so must the layer.
-  LayerCall start(const Tensor& hidden,
-                  const Tensor& output,
-                  const CallContext& context,
-                  const Tensor& lora_ids = {});
+  LayerCall start(const MoeLayerInput& input, const Tensor& output, const CallContext& context);
+  LayerCall start(const Tensor& hidden, const Tensor& output, const CallContext& context);
+
+  // Whether the caller must keep the memory of the experts' weights alive and in place.  It follows
+  // from MoeLayerOptions::weight_memory, or is what the caller's own experts say.
+  bool retains_weights() const;
+  // Replaces the values of weights in place, between calls, so that a Graph that has recorded calls
+  // computes with the new ones; see Experts::update_weights().  Each of `experts`, `shared` (with
+  // shared_gate) and `router` may be left out, and stays as it is then.  The rest of `weights` is
+  // not read.  The result is that of a layer made from the new weights.  Local: each rank updates
+  // its own share, and no call is under way meanwhile. Throws, before anything is written,
+  // InvalidArgument for what differs from the weights that the layer was made from, naming both
+  // values, and Unsupported where a part that the caller brought cannot replace its weights.
+  void update_weights(const MoeLayerWeights& weights, const Stream& stream);
 
   // low_latency on one node: goes on without a rank, whether or not a CommError has named it; the
   // experts of that rank contribute nothing.  Every live rank makes this call before its next
@@ -130,12 +187,13 @@ class MoeLayer {
   // Every launch of the graph then has the numbers of tokens, on all ranks, that were recorded.
   Support can_be_captured() const;
 
-  const Router& router() const;
+  const Router* router() const;  // null: every call brings ids, or the caller's routing chooses
   const ModularKernel& kernel() const;
   const MoeConfig& config() const;
   // The next three describe the last forward().  On a GPU the two loads wait for its stream, and
   // after launches of a Graph on that stream they describe the last launch.
-  // Selections per expert, i64 [E] on the CPU, of the tokens that this rank has routed.
+  // Selections per expert, i64 [E] on the CPU, of this rank's tokens, routed here or given with
+  // ids.
   Tensor expert_load() const;
   // Rows that each expert of this rank has computed, for tokens of any rank, i64 [L] on the CPU.
   Tensor local_expert_load() const;

@@ -81,8 +81,9 @@ struct RouterConfig {
   Device device = {};
 };
 
-// The tensors are on the CPU or on the router's device, and their values are complete; a router on
-// a GPU keeps copies.  All values are finite, but a correction_bias of -inf masks its expert.
+// The tensors are on the CPU or on the router's device, and their values are complete.  The router
+// has memory of its own (as WeightMemory::kOwned in experts.h), so the caller may overwrite or free
+// what it gave.  All values are finite, but a correction_bias of -inf masks its expert.
 struct RouterWeights {
   Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
   Tensor bias = {};             // [E], added to the logits; optional
@@ -102,8 +103,18 @@ class Router {
   Router& operator=(Router&&) noexcept;
 
   const RouterConfig& config() const;
-  const RouterWeights& weights() const;
+  bool has_gate() const;  // whether logits() may be called
   std::string_view implementation() const;
+
+  // Replaces the values of the weights, in place on a GPU, so that a Graph that has recorded
+  // logits() and select() computes with the new ones.  Shapes, dtypes and what is defined are as in
+  // the weights that the router was made from.  The values have been read when the call returns; on
+  // a GPU they are replaced in the order of `stream`.  REQUIRES: no other call meanwhile.
+  // Throws, before anything is written, what the constructor throws, and InvalidArgument for what
+  // differs, naming both values.
+  void update_weights(const RouterWeights& weights, const Stream& stream);
+  // Throws what update_weights() would throw before it writes.
+  void expect_update(const RouterWeights& weights) const;
 
   // hidden [T, H] f32/bf16/f16 -> out f32 [T, E].  Products are summed in f32 in a fixed order,
   // stated in src/router/ref/ref.h, so every implementation and thread count gives the same bits.

@@ -94,6 +94,9 @@ class Tensor {
   // stream.  REQUIRES: the stream is not being captured when the last handle is dropped, and a
   // wrapped stream lives until then.  Throws InvalidArgument for a borrowed or undefined tensor.
   void record_stream(const Stream& stream);
+  // Whether nobody else can reach the elements: empty(), zeros() or clone() made the storage, and
+  // this is its only handle.
+  bool is_exclusive() const { return is_allocated_ && owner_.use_count() == 1; }
 
   // The elements.  REQUIRES: holds<T>(dtype()), which debug builds check.
   template <typename T>
@@ -127,6 +130,7 @@ class Tensor {
   Device device_;
   bool defined_ = false;
   bool is_read_only_ = false;
+  bool is_allocated_ = false;  // the storage comes from empty()
 };
 
 // Copies all bytes between tensors of equal dtype and shape that do not overlap.  When either side

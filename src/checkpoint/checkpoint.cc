@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/expert_loader.h"
 #include "checkpoint/expert_source.h"
@@ -122,6 +124,25 @@ std::string Checkpoint::block_prefix(int64_t layer) const {
   return block;
 }
 
+namespace {
+
+ExpertIds own_experts(int64_t num_experts, const LoadOptions& options) {
+  const ExpertPlacement placement = options.placement
+                                        ? *options.placement
+                                        : ExpertPlacement::linear(num_experts, options.ep_size);
+  expect_eq(placement.num_experts(), num_experts, "experts of the placement (of the checkpoint)");
+  expect_eq(placement.num_ranks(), options.ep_size, "ranks of the placement (ep_size)");
+  std::vector<int64_t> ids;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    if (placement.rank_of(e) == options.ep_rank) {
+      ids.push_back(e);
+    }
+  }
+  return ExpertIds(std::move(ids));
+}
+
+}  // namespace
+
 MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options) const {
   const ModelConfig& config = state_->config;
   const ModelInfo& info = config.info;
@@ -140,8 +161,10 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   moe.parallel.use_ep = options.ep_size > 1;
   moe.validate();
   const int64_t shard = moe.tp_shard_intermediate();
-  const ExpertRange local = expert_range(info.num_experts, options.ep_size, options.ep_rank);
-  expect_ge(local.end - local.begin, 1, "experts of this rank");
+  const ExpertIds local = own_experts(info.num_experts, options);
+  expect_ge(local.size(), int64_t{1}, "experts of this rank");
+  moe.num_local_experts = local.size();
+  result.placement = options.placement;
 
   state_->load_router(block, result);
   moe.in_dtype = info.dtype.value_or(result.router.gate.dtype());
@@ -154,13 +177,14 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
                : quantize_experts(source, slice, options.quant, allows);
   };
   const int64_t rank = options.tp_rank;
-  result.experts = load(ExpertSource::routed(state_->files, config, block, local.begin),
-                        {.experts = {local.begin, local.end},
+  result.experts = load(ExpertSource::routed(state_->files, config, block, local[0]),
+                        {.experts = local,
                          .intermediate = {rank * shard, (rank + 1) * shard},
                          .adds_w2_bias = rank == 0});
   if (info.num_shared_experts > 0) {
-    result.shared = load(ExpertSource::shared(state_->files, config, block),
-                         {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}});
+    result.shared =
+        load(ExpertSource::shared(state_->files, config, block),
+             {.experts = ExpertIds({0}), .intermediate = {0, info.shared_intermediate}});
     result.shared_intermediate = info.shared_intermediate;
   }
   if (config.has_shared_gate) {

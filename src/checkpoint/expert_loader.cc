@@ -70,12 +70,12 @@ DType canonical_dtype(const WeightScheme& scheme, PartRole role, DType stored) {
 Tensor plan(const ExpertSource& source,
             const std::vector<Piece>& pieces,
             const StoredPart& part,
-            Range experts,
+            const ExpertIds& experts,
             std::vector<CopyJob>& jobs) {
   const size_t first_job = jobs.size();
   const bool is_zero_point = part.role == PartRole::kZeroPoint;
   int64_t num_rows = 0;  // of one expert
-  for (int64_t e = experts.begin; e < experts.end; ++e) {
+  for (const int64_t e : experts) {
     num_rows = 0;
     for (const Piece& piece : pieces) {
       CopyJob job;
@@ -124,12 +124,12 @@ Tensor plan(const ExpertSource& source,
 WeightTensors plan_weight(const ExpertSource& source,
                           const std::vector<Piece>& pieces,
                           const std::vector<StoredPart>& parts,
-                          Range experts,
+                          const ExpertIds& experts,
                           std::vector<CopyJob>& jobs) {
   WeightTensors result;
   for (const StoredPart& part : parts) {
     if (part.role == PartRole::kWeightShape) {
-      for (int64_t e = experts.begin; e < experts.end; ++e) {
+      for (const int64_t e : experts) {
         for (const Piece& piece : pieces) {
           source.check_weight_shape(e, piece.projection, part);
         }
@@ -154,7 +154,7 @@ const StoredPart& find_part(const std::vector<StoredPart>& parts, PartRole role)
 // vLLM; a2 has a scale per expert.
 void load_global_scales(const ExpertSource& source,
                         const std::vector<StoredPart>& parts,
-                        Range experts,
+                        const ExpertIds& experts,
                         bool quantize_activations,
                         QuantTensors& tensors) {
   const StoredPart& global = find_part(parts, PartRole::kGlobalScale);
@@ -175,7 +175,7 @@ void load_global_scales(const ExpertSource& source,
   tensors.g1_alphas = Tensor::empty({num_local, 2}, DType::kF32);
   tensors.g2_alphas = Tensor::empty({num_local}, DType::kF32);
   for (int64_t l = 0; l < num_local; ++l) {
-    const int64_t e = experts.begin + l;
+    const int64_t e = experts[l];
     float* alphas = tensors.g1_alphas.data<float>() + 2 * l;
     alphas[0] = source.alpha(e, Projection::kGate, global, a1_scale);
     alphas[1] = source.alpha(e, Projection::kUp, global, a1_scale);
@@ -285,10 +285,10 @@ void load_biases(const ExpertSource& source,
     return;
   }
   const auto load = [&](const Piece& piece, bool is_zero) {
-    const DType stored = source.bias(slice.experts.begin, piece.projection).dtype;
+    const DType stored = source.bias(slice.experts[0], piece.projection).dtype;
     Tensor result = Tensor::zeros({slice.experts.size(), piece.rows.size()}, stored);
     for (int64_t l = 0; l < slice.experts.size() && !is_zero; ++l) {
-      const int64_t expert = slice.experts.begin + l;
+      const int64_t expert = slice.experts[l];
       finite.copy(source.bias(expert, piece.projection), stored, {0, 1}, piece.rows,
                   result[l].bytes(), result[l].nbytes(), expert);
     }

@@ -15,7 +15,7 @@ namespace moebius::checkpoint {
 
 // The part of the experts that a rank takes.
 struct ExpertSlice {
-  Range experts;
+  ExpertIds experts;
   Range intermediate;        // rows of gate and up, columns of w2
   bool adds_w2_bias = true;  // true on one rank of a TP group, since outputs are summed
 };

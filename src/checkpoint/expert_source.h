@@ -6,9 +6,12 @@
 // callers see only matrices.  Letters: E experts, H hidden, I intermediate; a projection is [N, K].
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_scheme.h"
@@ -20,6 +23,24 @@ struct Range {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
+};
+
+// The experts that a rank takes, in ascending order of their ids.
+class ExpertIds {
+ public:
+  explicit ExpertIds(std::vector<int64_t> ids) : ids_(std::move(ids)) {}
+
+  int64_t size() const { return static_cast<int64_t>(ids_.size()); }
+  int64_t operator[](int64_t local) const { return ids_[static_cast<size_t>(local)]; }
+  auto begin() const { return ids_.begin(); }
+  auto end() const { return ids_.end(); }
+  // The index of an expert that is one of them.
+  int64_t local(int64_t expert) const {
+    return std::lower_bound(ids_.begin(), ids_.end(), expert) - ids_.begin();
+  }
+
+ private:
+  std::vector<int64_t> ids_;
 };
 
 // The stored elements that cover a range of a dimension.  Each covers `unit` elements of the weight

@@ -63,7 +63,7 @@ void expect_finite_tensor(const Safetensors& files, const std::string& tensor, b
   }
 }
 
-FiniteWeights::FiniteWeights(bool allows, Range experts)
+FiniteWeights::FiniteWeights(bool allows, const ExpertIds& experts)
     : allows_(allows),
       experts_(experts),
       found_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(experts.size()))) {}
@@ -92,7 +92,7 @@ void FiniteWeights::copy(const StoredMatrix& from,
         refuse(*from.files, from.tensor, dtype, from.index(r, cols.begin + *c),
                fmt::format("; with {}=1 the expert's outputs are NaN", kSetting));
       }
-      found_[static_cast<size_t>(expert - experts_.begin)].store(true, std::memory_order_relaxed);
+      found_[static_cast<size_t>(experts_.local(expert))].store(true, std::memory_order_relaxed);
     }
   }
   from.release(rows, cols);

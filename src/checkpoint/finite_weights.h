@@ -29,7 +29,7 @@ void expect_finite_tensor(const Safetensors& files, const std::string& tensor, b
 
 class FiniteWeights {
  public:
-  FiniteWeights(bool allows, Range experts);
+  FiniteWeights(bool allows, const ExpertIds& experts);
 
   // Does what from.copy_to() does, looks at the copied elements, which have the type `dtype`, and
   // releases the pages of the source.
@@ -50,7 +50,7 @@ class FiniteWeights {
 
  private:
   bool allows_;
-  Range experts_;
+  ExpertIds experts_;
   std::unique_ptr<std::atomic<bool>[]> found_;  // by local expert
 };
 

@@ -47,7 +47,7 @@ class WeightQuantizer {
                   std::vector<Piece> kept,
                   const LoadScheme& scheme,
                   const QuantizeSpec& spec,
-                  Range experts,
+                  const ExpertIds& experts,
                   FiniteWeights& finite)
       : source_(source),
         kept_(std::move(kept)),
@@ -55,7 +55,7 @@ class WeightQuantizer {
         spec_(spec),
         experts_(experts),
         finite_(finite) {
-    dtype_ = source.matrix(experts.begin, whole.front().projection, float_part()).dtype;
+    dtype_ = source.matrix(experts[0], whole.front().projection, float_part()).dtype;
     expect_quantizable(scheme, spec, rows_of(whole), cols_of(whole), num_pieces());
     check_sources(whole);
     taken_ = slices_stand_alone(spec) ? kept_ : whole;
@@ -79,7 +79,7 @@ class WeightQuantizer {
   void quantize_expert(int64_t local_expert, const Room& room, const Stream& stream) const {
     int64_t row = 0;
     for (const Piece& piece : taken_) {
-      const int64_t expert = experts_.begin + local_expert;
+      const int64_t expert = experts_[local_expert];
       const StoredMatrix from = source_.matrix(expert, piece.projection, float_part());
       const Tensor to = room.floats.slice(row, row + piece.rows.size());
       finite_.copy(from, dtype_, piece.rows, piece.cols, to.bytes(), row_bytes(dtype_, to.dim(1)),
@@ -115,7 +115,7 @@ class WeightQuantizer {
   // Checks every tensor's dtype and shape, and that no block is cut, before the work starts.
   void check_sources(const std::vector<Piece>& whole) {
     kept_scales_.resize(kept_.size());
-    for (int64_t e = experts_.begin; e < experts_.end; ++e) {
+    for (const int64_t e : experts_) {
       for (size_t i = 0; i < kept_.size(); ++i) {
         const StoredMatrix from = source_.matrix(e, kept_[i].projection, float_part());
         if (from.dtype != dtype_) {
@@ -180,7 +180,7 @@ class WeightQuantizer {
   std::vector<Piece> taken_;        // the pieces that are read and quantized: kept_ or the whole
   const LoadScheme& scheme_;
   QuantizeSpec spec_;
-  Range experts_;
+  const ExpertIds& experts_;
   FiniteWeights& finite_;
   DType dtype_ = DType::kBF16;
   bool cuts_ = false;  // whether more is taken than is kept

@@ -85,7 +85,9 @@ std::string to_string(const Shape& shape) {
 Tensor Tensor::empty(Shape shape, DType dtype, Device device) {
   auto storage = allocate(checked_nbytes(shape, dtype), device);
   void* data = storage.get();
-  return share(std::move(storage), data, shape, dtype, device);
+  Tensor result = share(std::move(storage), data, shape, dtype, device);
+  result.is_allocated_ = true;
+  return result;
 }
 
 Tensor Tensor::zeros(Shape shape, DType dtype, Device device) {

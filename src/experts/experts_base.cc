@@ -26,17 +26,15 @@ bool takes_quantized_transfers(const ExpertsDesc& desc, const QuantDesc& a1) {
          a1.alpha_or_gscale.numel() == 1;
 }
 
-ExpertsTraits traits_of(const ExpertsDesc& desc,
-                        const QuantDesc& a1,
-                        std::string_view name,
-                        WeightAndReduceKind standard_rows) {
+ExpertsTraits traits_of(const ExpertsDesc& desc, const QuantDesc& a1, const ExpertsKind& kind) {
   const bool is_standard = desc.format == ActivationFormat::kStandard;
   ExpertsTraits traits;
-  traits.name = name;
-  traits.weight_and_reduce = is_standard ? standard_rows : WeightAndReduceKind::kDelegate;
+  traits.name = kind.name;
+  traits.weight_and_reduce = is_standard ? kind.standard_rows : WeightAndReduceKind::kDelegate;
   traits.supports_chunking = is_standard;
   traits.expects_unquantized_inputs = quantizes_rows_itself(desc, a1);
   traits.takes_quantized_transfers = takes_quantized_transfers(desc, a1);
+  traits.retains_weights = desc.weight_memory == WeightMemory::kLent;
   return traits;
 }
 
@@ -45,11 +43,11 @@ ExpertsTraits traits_of(const ExpertsDesc& desc,
 ExpertsBase::ExpertsBase(const ExpertsDesc& desc,
                          ExpertWeights weights,
                          const Stream& stream,
-                         std::string_view name,
-                         WeightAndReduceKind standard_rows)
-    : Experts(traits_of(desc, weights.quant.a1, name, standard_rows)),
+                         const ExpertsKind& kind)
+    : Experts(traits_of(desc, weights.quant.a1, kind)),
       desc_(desc),
-      weights_(std::move(weights)),
+      given_(weights),
+      weights_(kind.place(std::move(weights), desc, stream)),
       quantize_a1_(weights_.quant.a1, desc.format),
       quantize_a2_(weights_.quant.a2, desc.format),
       stream_(stream) {}
@@ -67,6 +65,18 @@ void ExpertsBase::apply(const ExpertsInput& input,
                         const Stream& stream) const {
   validate_call(*this, input, output, intermediate, scratch, stream, stream_.device());
   run(input, output, Scratch(scratch.bytes(), stream_.device()), stream);
+}
+
+void ExpertsBase::expect_update(const ExpertWeights& weights) const {
+  given_.expect_update(desc_, weights, stream_.device());
+  expect_holds(weights);
+}
+
+void ExpertsBase::update_weights(const ExpertWeights& weights, const Stream& stream) {
+  expect_eq(to_string(stream.device()), to_string(stream_.device()), "device of the stream");
+  expect_update(weights);
+  copy_values(weights, weights_, stream);
+  repack(weights, stream);
 }
 
 Shape ExpertsBase::slots_shape(int64_t rows, int64_t width) const {

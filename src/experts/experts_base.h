@@ -11,6 +11,7 @@
 #include "core/scratch.h"
 #include "experts/permute.h"
 #include "experts/quantized_rows.h"
+#include "experts/weight_memory.h"
 #include "moebius/experts.h"
 
 namespace moebius {
@@ -23,14 +24,20 @@ int64_t bytes_of(const Args&... args) {
   return scratch.bytes();
 }
 
+// What an implementation is, apart from what it was made for.
+struct ExpertsKind {
+  std::string_view name;
+  WeightAndReduceKind standard_rows;  // what is left to do with rows in the standard format
+  // Returns the weights where the implementation reads them.
+  ExpertWeights (*place)(ExpertWeights weights, const ExpertsDesc& desc, const Stream& stream);
+};
+
 class ExpertsBase : public Experts {
  public:
-  // standard_rows: what is left to do with rows in the standard format.
   ExpertsBase(const ExpertsDesc& desc,
               ExpertWeights weights,
               const Stream& stream,
-              std::string_view name,
-              WeightAndReduceKind standard_rows);
+              const ExpertsKind& kind);
 
   const ExpertsDesc& desc() const override { return desc_; }
   const QuantConfig& quant() const override { return weights_.quant; }
@@ -43,8 +50,16 @@ class ExpertsBase : public Experts {
              const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const final;
+  // Checks the update, replaces the values of weights_, and leaves the rest to repack().
+  void update_weights(const ExpertWeights& weights, const Stream& stream) final;
+  void expect_update(const ExpertWeights& weights) const final;
 
  protected:
+  // Throws Unsupported where the implementation cannot hold these values, which fit otherwise.
+  virtual void expect_holds(const ExpertWeights& /*weights*/) const {}
+  // Packs the weights that are given once more, if the implementation computes on packed ones.
+  virtual void repack(const ExpertWeights& /*weights*/, const Stream& /*stream*/) {}
+
   virtual int64_t scratch_bytes(int64_t rows) const = 0;
   // Does what apply() promises, for a call that is valid.  `scratch` has scratch_bytes().
   virtual void run(const ExpertsInput& input,
@@ -78,6 +93,7 @@ class ExpertsBase : public Experts {
   int64_t max_threads() const { return stream_.num_threads(); }
 
   ExpertsDesc desc_;
+  GivenWeights given_;
   ExpertWeights weights_;
   RowQuantizer quantize_a1_;
   RowQuantizer quantize_a2_;

@@ -54,13 +54,21 @@ std::span<const ExpertsImpl> experts_impls() {
   return kImpls;
 }
 
+void Experts::update_weights(const ExpertWeights& weights, const Stream&) {
+  expect_update(weights);
+}
+
+void Experts::expect_update(const ExpertWeights&) const {
+  throw Unsupported("experts " + std::string(name()) + " cannot replace their weights");
+}
+
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       ExpertWeights weights,
                                       const Stream& stream,
                                       std::string_view implementation) {
   validate_experts_desc(desc);
   validate_expert_weights(desc, weights);
-  validate_weights_device(weights, stream.device());
+  validate_weights_device(desc, weights, stream.device());
   const ExpertsImpl& impl = select_impl(
       experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation, [&](const ExpertsImpl& i) {
         return i.device == stream.device().type

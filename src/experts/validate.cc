@@ -284,20 +284,29 @@ void validate_experts_desc(const ExpertsDesc& desc) {
 }
 
 void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weights) {
-  const int64_t l = desc.num_local_experts;
-  const QuantConfig& quant = weights.quant;
-  quant.validate();
-  validate_weight(weights.w1, quant.w1, {"w1", l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
-  validate_weight(weights.w2, quant.w2, {"w2", l, desc.hidden, desc.intermediate, desc.hidden});
-  validate_activation_quant(quant.a1, desc.hidden, 1, l, "a1");
-  validate_activation_quant(quant.a2, desc.intermediate, l, l, "a2");
+  weights.quant.validate();
+  validate_side(desc, weights, "w1");
+  validate_side(desc, weights, "w2");
   validate_lora(desc, weights.lora);
 }
 
-void validate_weights_device(const ExpertWeights& weights, Device device) {
-  for_each_tensor(weights, [device](const Tensor& tensor, std::string_view what) {
-    if (tensor && !tensor.device().is_cpu()) {
-      expect_on(tensor, device, what);
+void validate_side(const ExpertsDesc& desc, const ExpertWeights& weights, std::string_view name) {
+  const int64_t l = desc.num_local_experts;
+  const QuantConfig& quant = weights.quant;
+  if (name == "w1") {
+    validate_weight(weights.w1, quant.w1, {name, l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
+    validate_activation_quant(quant.a1, desc.hidden, 1, l, "a1");
+  } else {
+    validate_weight(weights.w2, quant.w2, {name, l, desc.hidden, desc.intermediate, desc.hidden});
+    validate_activation_quant(quant.a2, desc.intermediate, l, l, "a2");
+  }
+}
+
+void validate_weights_device(const ExpertsDesc& desc, const ExpertWeights& weights, Device device) {
+  const bool is_lent = desc.weight_memory == WeightMemory::kLent;
+  for_each_tensor(weights, [&](const Tensor& tensor, std::string_view what) {
+    if (tensor && (is_lent || !tensor.device().is_cpu())) {
+      expect_on(tensor, device, is_lent ? fmt::format("{} (lent)", what) : std::string(what));
     }
   });
 }

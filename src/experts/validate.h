@@ -5,6 +5,8 @@
 // naming the tensor and both values.
 #pragma once
 
+#include <string_view>
+
 #include "moebius/experts.h"
 
 namespace moebius {
@@ -18,8 +20,12 @@ inline int64_t gate_rows(const ExpertsDesc& desc) {
 void validate_activation(const ActivationSpec& spec);
 void validate_experts_desc(const ExpertsDesc& desc);
 
-// Checks that all weights are on `device` or on the host.
-void validate_weights_device(const ExpertWeights& weights, Device device);
+// The part of validate_expert_weights() that is about "w1" and its rows, or about "w2" and its
+// rows.
+void validate_side(const ExpertsDesc& desc, const ExpertWeights& weights, std::string_view name);
+
+// Checks that all weights are on `device` or, unless they are lent, on the host.
+void validate_weights_device(const ExpertsDesc& desc, const ExpertWeights& weights, Device device);
 
 struct RowOrder;
 // Checks the adapters of the rows in `order`; the message names row, id and A.

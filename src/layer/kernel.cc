@@ -39,7 +39,7 @@ struct ModularKernel::State {
   std::shared_ptr<const SharedExperts> shared_experts;
   std::shared_ptr<const Router> router;
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
-  KernelOptions options;
+  KernelOptions options;  // with chunk_tokens > 0
   LoadCounter loads;
   OneCall one_call;
   // These three describe the current call, or the last one.
@@ -73,6 +73,7 @@ struct ModularKernel::State {
   Task run(Call call);
   CallPlan plan_of(const Call& call) const;
   Microbatch microbatch(int index, const Call& call);
+  KernelOptions options_of(const KernelInput& input) const;
   int slot(const CallContext& context, int index) const {
     return context.microbatch * options.microbatches + index;
   }
@@ -112,11 +113,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
     : state_(std::make_unique<State>()) {
   expect(prepare_finalize != nullptr, "prepare_finalize is missing");
   expect(experts != nullptr, "experts are missing");
-  expect_ge(options.chunk_tokens, 0, "chunk_tokens");
-  expect_ge(options.microbatches, 1, "microbatches");
-  expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
-  expect_ge(options.combine_parts, 0, "combine_parts");
-  expect_ge(options.early_rows.value_or(0), 0, "early_rows");
+  expect_kernel_options(options);
   expect_composable({*prepare_finalize, *experts, shared_experts.get(), router.get()});
   if (options.chunk_tokens == 0) {
     options.chunk_tokens = default_chunk_tokens();
@@ -134,6 +131,10 @@ ModularKernel::~ModularKernel() = default;
 
 void ModularKernel::set_dead(int rank, bool dead) {
   state_->prepare_finalize->set_dead(rank, dead);
+}
+
+void ModularKernel::update_weights(const ExpertWeights& weights, const Stream& stream) {
+  state_->experts->update_weights(weights, stream);
 }
 
 const PrepareFinalize& ModularKernel::prepare_finalize() const {
@@ -228,15 +229,29 @@ ModularKernel::State::Tidy::~Tidy() {
   }
 }
 
+// The options of this call, with chunk_tokens > 0.
+KernelOptions ModularKernel::State::options_of(const KernelInput& input) const {
+  if (!input.options) {
+    return options;
+  }
+  KernelOptions own = *input.options;
+  expect_kernel_options(own);
+  expect_le(own.microbatches, options.microbatches,
+            "microbatches of the call (those that the kernel was made for)");
+  own.chunk_tokens = own.chunk_tokens == 0 ? default_chunk_tokens() : own.chunk_tokens;
+  return own;
+}
+
 CallPlan ModularKernel::State::plan_of(const Call& call) const {
   const KernelInput& input = call.input;
   const CallContext& context = call.context;
   PrepareFinalize& transport = *prepare_finalize;
+  const KernelOptions chosen = options_of(input);
   const ExpertsDesc& desc = experts->desc();
   CallFacts facts;
   facts.num_tokens = input.hidden.dim(0);
-  facts.fewest_tokens = asks_for_fewest_tokens(options) ? transport.fewest_tokens(facts.num_tokens)
-                                                        : facts.num_tokens;
+  facts.fewest_tokens =
+      asks_for_fewest_tokens(chosen) ? transport.fewest_tokens(facts.num_tokens) : facts.num_tokens;
   facts.device = context.stream.device();
   facts.max_sms = context.max_sms;
   facts.num_sms = num_sms(facts.device);
@@ -257,7 +272,7 @@ CallPlan ModularKernel::State::plan_of(const Call& call) const {
   facts.can_come_in_waves =
       !input.lora_ids && experts->traits().takes_arriving_rows &&
       transport.sends_in_waves(experts->quant(), defers_input_quant(*experts));
-  return plan_call(options, facts);
+  return plan_call(chosen, facts);
 }
 
 Microbatch ModularKernel::State::microbatch(int index, const Call& call) {
@@ -282,7 +297,8 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
   const CallContext& context = microbatch.context;
   const KernelInput& input = microbatch.input;
   SharedSchedule shared(
-      {shared_experts.get(), &experts->quant(), input.hidden, microbatch.shared_output, &beside},
+      {shared_experts.get(), &experts->quant(), input.hidden, microbatch.shared_output, &beside,
+       input.options ? plan.options.chunk_tokens : 0},
       plan, microbatch.index, context);
 
   CallContext way_there = context;
@@ -353,20 +369,21 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
 Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& input,
                                                            OwnRows* own_rows,
                                                            const CallContext& context) {
-  const PrepareInput request{.hidden = input.hidden,
-                             .topk_ids = input.topk_ids,
-                             .topk_weights = input.topk_weights,
-                             .router_logits = input.router_logits,
-                             .num_experts = experts->desc().num_experts,
-                             .expert_map = input.expert_map,
-                             .apply_router_weight_on_input = input.apply_router_weight_on_input,
-                             .quant = &experts->quant(),
-                             .defer_input_quant = defers_input_quant(*experts),
-                             .may_quantize_transfers = experts->traits().takes_quantized_transfers,
-                             .lora_ids = lora_ids_to_send(input, context),
-                             .own_rows = own_rows,
-                             .early_rows = plan.early_rows,
-                             .most_early_rows = options.chunk_tokens};  // chunks await all rows
+  const PrepareInput request{
+      .hidden = input.hidden,
+      .topk_ids = input.topk_ids,
+      .topk_weights = input.topk_weights,
+      .router_logits = input.router_logits,
+      .num_experts = experts->desc().num_experts,
+      .expert_map = input.expert_map,
+      .apply_router_weight_on_input = input.apply_router_weight_on_input,
+      .quant = &experts->quant(),
+      .defer_input_quant = defers_input_quant(*experts),
+      .may_quantize_transfers = experts->traits().takes_quantized_transfers,
+      .lora_ids = lora_ids_to_send(input, context),
+      .own_rows = own_rows,
+      .early_rows = plan.early_rows,
+      .most_early_rows = plan.options.chunk_tokens};  // chunks await all rows
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -474,7 +491,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();
-  return run_experts(*experts, rows, options.chunk_tokens, context,
+  return run_experts(*experts, rows, plan.options.chunk_tokens, context,
                      is_final || parts.count > 1 ? output : Tensor());
 }
 

@@ -74,6 +74,20 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
 }
 
+void expect_expert_ids(const Tensor& topk_ids, int64_t num_experts) {
+  if (topk_ids.dtype() != DType::kI64) {
+    return expect_ids(topk_ids, num_experts);
+  }
+  const auto* ids = topk_ids.data<int64_t>();
+  const int64_t topk = topk_ids.dim(1);
+  for (int64_t i = 0; i < topk_ids.numel(); ++i) {
+    if (ids[i] < -1 || ids[i] >= num_experts) {
+      throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
+                                        i / topk, i % topk, ids[i], num_experts - 1));
+    }
+  }
+}
+
 void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters) {
   expect_dtype(ids, DType::kI32, "lora_ids");
   expect_shape(ids, {num_tokens}, "lora_ids");
@@ -86,6 +100,14 @@ void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters
                       num_adapters - 1, num_adapters));
     }
   }
+}
+
+void expect_kernel_options(const KernelOptions& options) {
+  expect_ge(options.chunk_tokens, 0, "chunk_tokens");
+  expect_ge(options.microbatches, 1, "microbatches");
+  expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
+  expect_ge(options.combine_parts, 0, "combine_parts");
+  expect_ge(options.early_rows.value_or(0), 0, "early_rows");
 }
 
 bool defers_input_quant(const Experts& experts) {
@@ -128,8 +150,8 @@ void expect_composable(const KernelParts& parts) {
     expect_eq(router->config().num_experts, desc.num_experts, "experts of the router (of experts)");
     expect_eq(router->config().topk, desc.topk, "topk of the router (of experts)");
   }
-  if (shared_experts != nullptr) {
-    const ExpertsDesc& shared = shared_experts->experts().desc();
+  if (shared_experts != nullptr && shared_experts->experts() != nullptr) {
+    const ExpertsDesc& shared = shared_experts->experts()->desc();
     expect_eq(shared.hidden, desc.hidden, "hidden of the shared experts (of the routed ones)");
     expect_eq(name(shared.in_dtype), name(desc.in_dtype),
               "in_dtype of the shared experts (of the routed ones)");

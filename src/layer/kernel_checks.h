@@ -19,6 +19,9 @@ void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local
 // Whether the experts take unquantized rows and quantize for themselves.
 bool defers_input_quant(const Experts& experts);
 
+// Throws InvalidArgument for a number that means nothing.
+void expect_kernel_options(const KernelOptions& options);
+
 // The parts of a kernel.
 struct KernelParts {
   const PrepareFinalize& prepare_finalize;
@@ -29,6 +32,10 @@ struct KernelParts {
 
 // Throws InvalidArgument, naming both sides, for parts that do not fit each other.
 void expect_composable(const KernelParts& parts);
+
+// Throws InvalidArgument unless all ids, i32 or i64 [T, K] on the CPU, are in [-1, num_experts).
+// The message names token and slot.
+void expect_expert_ids(const Tensor& topk_ids, int64_t num_experts);
 
 // Throws InvalidArgument unless ids is i32 [num_tokens].  Where the CPU can read the values, it
 // also checks that they are -1 or adapters.

@@ -10,21 +10,35 @@
 
 namespace moebius {
 
-// Throws InvalidArgument where weights, options and group do not fit each other.  Fills in what
-// weights.config leaves open.  A null group stands for one rank.
+// Throws InvalidArgument where weights, options, group and the caller's parts do not fit each
+// other. Fills in what weights.config leaves open.  A null group stands for one rank, or for ranks
+// that the caller's prepare/finalize connects.
 void expect_consistent(MoeLayerWeights& weights,
                        const MoeLayerOptions& options,
-                       const Group* group);
+                       const Group* group,
+                       const MoeLayerParts& parts);
 
-ExpertsDesc routed_desc(const MoeLayerWeights& weights, const MoeLayerOptions& options);
+// Throws InvalidArgument for options that no call of this backend can follow.
+void expect_fits_backend(const KernelOptions& options, All2AllBackend backend, bool has_capacity);
+
+// The desc of the experts that the layer makes, or of the caller's, which must be like it.
+ExpertsDesc routed_desc(const MoeLayerWeights& weights,
+                        const MoeLayerOptions& options,
+                        const MoeLayerParts& parts = {});
+
+// Null where there are no weights of a router.
+std::shared_ptr<Router> make_router(MoeLayerWeights& weights, Device device);
 
 // Takes the weights of the shared experts.  Null where there are none.
-std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weights,
-                                                         const ExpertsDesc& routed,
-                                                         const MoeLayerOptions& options,
-                                                         const Stream& stream);
+std::shared_ptr<SharedExperts> make_shared_experts(MoeLayerWeights& weights,
+                                                   const ExpertsDesc& routed,
+                                                   const MoeLayerOptions& options,
+                                                   const Stream& stream);
 
-std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
+// Which experts live where.
+ExpertPlacement placement_of(const MoeLayerWeights& weights);
+
+std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeLayerWeights& weights,
                                                        const ExpertsDesc& routed,
                                                        const MoeLayerOptions& options,
                                                        Group* group);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/given_tensors.h"
 #include "layer/kernel_checks.h"
 #include "layer/prepare_finalize/prepare_rows.h"
 #include "layer/rows/quantize_rows.h"
@@ -24,9 +25,13 @@ Tensor as_batch(const Tensor& rows) {
 
 }  // namespace
 
+SharedExperts::SharedExperts(SharedExpertsFunction function) : function_(std::move(function)) {
+  expect(function_ != nullptr, "the function of the shared experts is empty");
+}
+
 SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens)
     : experts_(std::move(experts)),
-      gate_(std::move(gate)),
+      gate_(own(std::move(gate))),
       chunk_tokens_(chunk_tokens > 0 ? chunk_tokens : default_chunk_tokens()) {
   expect(experts_ != nullptr, "experts are missing");
   const ExpertsDesc& desc = experts_->desc();
@@ -47,11 +52,36 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
   }
 }
 
-void SharedExperts::forward(const Tensor& hidden,
+void SharedExperts::expect_update(const ExpertWeights& weights, const Tensor& gate) const {
+  if (function_) {
+    throw Unsupported("shared experts that are a function have no weights to replace");
+  }
+  experts_->expect_update(weights);
+  if (gate) {
+    expect_like(gate, gate_, "gate of the shared experts");
+  }
+}
+
+void SharedExperts::update_weights(const ExpertWeights& weights,
+                                   const Tensor& gate,
+                                   const Stream& stream) {
+  expect_update(weights, gate);
+  experts_->update_weights(weights, stream);
+  if (gate && gate.raw() != gate_.raw()) {
+    copy(gate, gate_, stream);
+    if (gate.device() != gate_.device()) {
+      stream.synchronize();  // the caller may change it
+    }
+  }
+}
+
+void SharedExperts::forward(const SharedExpertsInput& input,
                             const Tensor& output,
-                            const CallContext& context,
-                            const Tensor& given_x,
-                            const Tensor& given_x_scale) const {
+                            const CallContext& context) const {
+  if (function_) {
+    return function_(input.hidden, output, context);
+  }
+  const Tensor& hidden = input.hidden;
   const Experts& experts = *experts_;
   expect_dtype(hidden, experts.desc().in_dtype, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
@@ -60,13 +90,14 @@ void SharedExperts::forward(const Tensor& hidden,
   expect_shape(output, hidden.shape(), "output");
   expect_writable(output, "output");
   const int64_t num_tokens = hidden.dim(0);
-  const int64_t chunk = std::min(num_tokens, chunk_tokens_);
+  const int64_t most = input.chunk_tokens > 0 ? input.chunk_tokens : chunk_tokens_;
+  const int64_t chunk = std::min(num_tokens, most);
   if (num_tokens == 0) {
     return;
   }
 
   const ExpertsWorkspace need = experts.workspace(chunk);
-  const bool quantizes = quant_spec_ && !given_x;
+  const bool quantizes = quant_spec_ && !input.x;
   const QuantizedSpecs quantized = quantizes
                                        ? quantized_specs(*quant_spec_, num_tokens, hidden.dim(1))
                                        : QuantizedSpecs{{{0}}, {{0}}};
@@ -76,8 +107,8 @@ void SharedExperts::forward(const Tensor& hidden,
                                            {{1}, DType::kI32},
                                            quantized.values,
                                            quantized.scale});
-  Tensor x = given_x ? given_x : hidden;
-  Tensor x_scale = given_x_scale;
+  Tensor x = input.x ? input.x : hidden;
+  Tensor x_scale = input.x_scale;
   if (quantizes) {
     x = values;
     x_scale = scale;

@@ -68,8 +68,12 @@ void SharedSchedule::run(const CallContext& context) const {
   // Equal specs are enough: rows that are quantized before they travel have no static scales.
   const auto& spec = work_.experts->quant_spec();
   const bool has_rows = own_rows_.x && spec && spec == activation_spec(work_.routed_quant->a1);
-  work_.experts->forward(work_.hidden, work_.output, context, has_rows ? own_rows_.x : Tensor(),
-                         has_rows ? own_rows_.x_scale : Tensor());
+  SharedExpertsInput input{.hidden = work_.hidden, .chunk_tokens = work_.chunk_tokens};
+  if (has_rows) {
+    input.x = own_rows_.x;
+    input.x_scale = own_rows_.x_scale;
+  }
+  work_.experts->forward(input, work_.output, context);
 }
 
 }  // namespace moebius

@@ -29,6 +29,7 @@ class SharedSchedule {
     Tensor hidden;
     Tensor output;
     SideStream* beside = nullptr;
+    int64_t chunk_tokens = 0;  // see SharedExpertsInput
   };
 
   SharedSchedule(Work work, const CallPlan& plan, int microbatch, const CallContext& context);

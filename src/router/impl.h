@@ -16,7 +16,7 @@ namespace moebius::router {
 // The validated arguments of a Router.  They outlive the implementation.
 struct Model {
   RouterConfig config;
-  Tensor gate;                         // [E, H] f32, f16 or bf16 on the CPU; may be undefined
+  Tensor gate;                         // [E, H] f32, f16 or bf16 on the CPU, our own; optional
   std::vector<float> bias;             // [E], zeros when there is none
   std::vector<float> correction_bias;  // [E], or empty
 };
@@ -31,6 +31,9 @@ class Impl {
                       const Tensor& ids,
                       const Tensor& weights,
                       const Stream& stream) const = 0;
+  // Takes the values that the model has by now, in place on a GPU.  Returns false where the
+  // implementation has to be made anew, which is so on the CPU.
+  virtual bool update(const Stream& /*stream*/) { return false; }
 };
 
 struct ImplEntry {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/given_tensors.h"
 #include "core/ids.h"
 #include "core/same_device.h"
 #include "core/select.h"
@@ -94,7 +95,7 @@ std::vector<float> to_floats(const Tensor& tensor) {
   return {wide.data<float>(), wide.data<float>() + wide.numel()};
 }
 
-Tensor on_cpu(const Tensor& tensor, Device device, std::string_view what) {
+Tensor on_cpu(Tensor tensor, Device device, std::string_view what) {
   if (!tensor || tensor.device().is_cpu()) {
     return tensor;
   }
@@ -102,22 +103,26 @@ Tensor on_cpu(const Tensor& tensor, Device device, std::string_view what) {
   return to_device(tensor, Device::cpu(), Stream::cuda(device.index));
 }
 
-router::Model make_model(RouterConfig config, const RouterWeights& given) {
+RouterWeights facts_of(const RouterWeights& weights) {
+  return {facts_of(weights.gate), facts_of(weights.bias), facts_of(weights.correction_bias)};
+}
+
+router::Model make_model(RouterConfig config, RouterWeights given) {
   check(config);
   if (config.num_groups == config.num_experts) {  // the best K experts are in the best K groups
     config.num_groups = config.topk_groups = 1;
   }
-  const RouterWeights weights = {
-      on_cpu(given.gate, config.device, "gate"),
-      on_cpu(given.bias, config.device, "bias"),
-      on_cpu(given.correction_bias, config.device, "correction_bias"),
+  RouterWeights weights = {
+      on_cpu(std::move(given.gate), config.device, "gate"),
+      on_cpu(std::move(given.bias), config.device, "bias"),
+      on_cpu(std::move(given.correction_bias), config.device, "correction_bias"),
   };
   check(config, weights);
   router::Model model;
   model.bias = weights.bias ? to_floats(weights.bias)
                             : std::vector<float>(static_cast<size_t>(config.num_experts));
   model.config = std::move(config);
-  model.gate = weights.gate;
+  model.gate = own(std::move(weights.gate));
   if (weights.correction_bias) {
     model.correction_bias = to_floats(weights.correction_bias);
   }
@@ -127,9 +132,9 @@ router::Model make_model(RouterConfig config, const RouterWeights& given) {
 }  // namespace
 
 struct Router::State {
-  State(RouterConfig config, RouterWeights router_weights)
-      : model(make_model(std::move(config), router_weights)),
-        weights(std::move(router_weights)),
+  State(RouterConfig config, RouterWeights weights)
+      : given(facts_of(weights)),
+        model(make_model(std::move(config), std::move(weights))),
         entry(select_impl(router::impls(),
                           "router",
                           "MOEBIUS_ROUTER",
@@ -143,13 +148,23 @@ struct Router::State {
         impl(entry.make(model)),
         simulator(model.config) {}
 
+  // The model of these weights, which fit in the place of those that there are.
+  router::Model updated(const RouterWeights& weights) const;
+
+  RouterWeights given;  // only dtypes and shapes may be read
   router::Model model;
-  RouterWeights weights;
   const router::ImplEntry& entry;
   std::unique_ptr<router::Impl> impl;
   router::Simulator simulator;
   std::atomic<uint64_t> num_selects{0};
 };
+
+router::Model Router::State::updated(const RouterWeights& weights) const {
+  expect_like(weights.gate, given.gate, "gate");
+  expect_like(weights.bias, given.bias, "bias");
+  expect_like(weights.correction_bias, given.correction_bias, "correction_bias");
+  return make_model(model.config, weights);
+}
 
 Router::Router(RouterConfig config, RouterWeights weights)
     : state_(std::make_unique<State>(std::move(config), std::move(weights))) {}
@@ -161,8 +176,23 @@ const RouterConfig& Router::config() const {
   return state_->model.config;
 }
 
-const RouterWeights& Router::weights() const {
-  return state_->weights;
+bool Router::has_gate() const {
+  return state_->model.gate.defined();
+}
+
+void Router::expect_update(const RouterWeights& weights) const {
+  state_->updated(weights);
+}
+
+void Router::update_weights(const RouterWeights& weights, const Stream& stream) {
+  expect_stream(stream, config().device);
+  router::Model model = state_->updated(weights);
+  state_->model.gate = std::move(model.gate);
+  state_->model.bias = std::move(model.bias);
+  state_->model.correction_bias = std::move(model.correction_bias);
+  if (!state_->impl->update(stream)) {
+    state_->impl = state_->entry.make(state_->model);
+  }
 }
 
 std::string_view Router::implementation() const {

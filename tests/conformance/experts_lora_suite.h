@@ -239,10 +239,11 @@ TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
   }
 }
 
-// Adapters are read in place, so that a rewritten one is used from the next call on.
+// Lent adapters are read in place, so that a rewritten one is used from the next call on.
 TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
   ExpertProblem p = ExpertProblemMaker(36).make(kTiny, c);
+  p.desc.weight_memory = WeightMemory::kLent;
   const testing::Place place(stream_of(impl(), 2));
   p.weights = placed(p.weights, place);
   const auto experts = make(p, impl(), 2);

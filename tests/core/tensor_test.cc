@@ -35,6 +35,19 @@ TEST(Tensor, OwnsAlignedStorage) {
   }
 }
 
+TEST(Tensor, OnlyTheLastHandleOnOurStorageIsExclusive) {
+  Tensor t = Tensor::zeros({3, 5}, DType::kF32);
+  EXPECT_TRUE(t.is_exclusive());
+  Tensor row = t[1];
+  EXPECT_FALSE(t.is_exclusive());
+  EXPECT_FALSE(row.is_exclusive());
+  t = {};
+  EXPECT_TRUE(row.is_exclusive());
+  EXPECT_FALSE(Tensor().is_exclusive());
+  EXPECT_FALSE(Tensor::borrow(row.raw(), {5}, DType::kF32).is_exclusive());
+  EXPECT_FALSE(Tensor::share(std::make_shared<int>(), row.raw(), {5}, DType::kF32).is_exclusive());
+}
+
 TEST(Tensor, ZeroRowsAreDefined) {
   const Tensor t = Tensor::empty({0, 8}, DType::kBF16);
   EXPECT_TRUE(t.defined());

@@ -4,3 +4,4 @@
 #include "tests/conformance/experts_final_rows_suite.h"
 #include "tests/conformance/experts_lora_suite.h"
 #include "tests/conformance/experts_suite.h"
+#include "tests/conformance/experts_update_suite.h"

@@ -4,6 +4,7 @@
 // Experts on a GPU, beyond the contract of the stage: CUDA graphs, the places of operands, and the
 // widths of real models.
 #include <string>
+#include <vector>
 
 #include "moebius/graph.h"
 #include "tests/conformance/experts_runs.h"
@@ -101,6 +102,58 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
         EXPECT_TRUE(same_bits(actual, valid_rows(p, again)));
         EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
                   tolerance_of(p, c.scheme));
+      }
+    }
+  }
+}
+
+// A recorded graph computes with the weights of the last update, whether they came from the host or
+// from the GPU, or were written to lent memory.
+TEST_F(CudaExperts, AReplayedGraphComputesWithUpdatedWeights) {
+  const Problem problem = {"update", 70, 12, 3, 256, 128};
+  for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+    for (const Scheme& scheme : kSchemes) {
+      for (const WeightMemory memory : {WeightMemory::kOwned, WeightMemory::kLent}) {
+        SCOPED_TRACE(std::string(scheme.name) + " " + std::string(name(format)) +
+                     (memory == WeightMemory::kLent ? " lent" : ""));
+        const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
+        ExpertProblem p = ExpertProblemMaker(53).make(problem, c);
+        ExpertProblem other = ExpertProblemMaker(54).make(problem, c);
+        other.input = p.input;
+        p.desc.weight_memory = memory;
+        p.weights = placed(p.weights, place_);  // `placed` tensors are copies on the GPU
+        const Call call = call_of(p);
+        call.apply(place_.stream);
+        call.apply(place_.stream);
+        place_.stream.synchronize();
+        const Graph graph(place_.stream, [&] { call.apply(place_.stream); });
+        graph.launch();
+        const Tensor before = valid_rows(p, place_.bring(call.output));
+        ExpertWeights from = other.weights;  // on the host
+        if (memory == WeightMemory::kLent) {
+          std::vector<Tensor> values;
+          for_each_tensor(other.weights,
+                          [&](const Tensor& value, const auto&) { values.push_back(value); });
+          for_each_tensor(p.weights, [&, i = size_t{0}](const Tensor& lent, const auto&) mutable {
+            if (const Tensor& value = values[i++]) {
+              copy(value, lent, place_.stream);
+            }
+          });
+          place_.stream.synchronize();
+          from = p.weights;
+        }
+        call.experts->update_weights(from, place_.stream);
+        graph.launch();
+        const Tensor after = valid_rows(p, place_.bring(call.output));
+        EXPECT_FALSE(same_bits(after, before));
+        const Call fresh = call_of(other);
+        fresh.apply(place_.stream);
+        EXPECT_TRUE(same_bits(after, valid_rows(p, place_.bring(fresh.output))));
+        if (memory == WeightMemory::kOwned) {
+          call.experts->update_weights(p.weights, place_.stream);  // on the GPU
+          graph.launch();
+          EXPECT_TRUE(same_bits(valid_rows(p, place_.bring(call.output)), before));
+        }
       }
     }
   }

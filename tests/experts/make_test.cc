@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -40,6 +41,33 @@ TEST(MakeExperts, TheFirstThatAcceptsWins) {
   });
   EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->name(), first->name);
   EXPECT_EQ(experts_impls().back().name, "ref");
+}
+
+// ref computes on weights as they lie.  Whoever writes to memory that it has taken over is noticed,
+// and whoever still holds a handle has another copy.
+TEST(MakeExperts, HandlesThatAreMovedInAreNotCopied) {
+  for (const bool is_shared : {false, true}) {
+    ExpertProblem p = problem();
+    const Tensor output = Tensor::empty({33, 3, 96}, DType::kBF16);
+    Tensor other = is_shared ? p.weights.w1 : Tensor();
+    const Tensor memory =
+        Tensor::borrow(p.weights.w1.raw(), p.weights.w1.shape(), p.weights.w1.dtype());
+    const auto experts = make_experts(p.desc, std::move(p.weights), Stream::cpu(1), "ref");
+    std::memset(memory.raw(), 0xff, static_cast<size_t>(memory.nbytes()));  // NaN
+    const ExpertsWorkspace ws = experts->workspace(33);
+    experts->apply(p.input, output, {}, Tensor::empty({ws.scratch_bytes}, DType::kU8),
+                   Stream::cpu(1));
+    EXPECT_EQ(std::isnan(get_float(output, 0)), !is_shared);
+  }
+}
+
+TEST(MakeExperts, LentWeightsAreOnTheDeviceOfTheExperts) {
+  ExpertProblem p = problem();
+  p.desc.weight_memory = WeightMemory::kLent;
+  EXPECT_EQ(make_error(p), "no error");
+  const Tensor& w1 = p.weights.w1;
+  p.weights.w1 = Tensor::borrow(w1.raw(), w1.shape(), w1.dtype(), Device::cuda(0));
+  expect_mentions(make_error(p), {"w1 (lent)", "cuda:0", "cpu"});
 }
 
 TEST(MakeExperts, Float64IsComputedByRef) {

@@ -4,6 +4,7 @@
 // Layers on GPUs inside CUDA graphs: replays give the bits of calls.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -64,6 +65,78 @@ TEST_F(CudaLayerGraph, OneRankIsCapturedByGraphs) {
       expect_replays(rank, num_tokens, 31);
     }
   }
+}
+
+// Router, routed and shared experts are replaced between launches; the graph computes with the new
+// ones, as a fresh layer does.
+TEST_F(CudaLayerGraph, UpdatedWeightsAreSeenByAGraph) {
+  for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+    const LayerKind kind{.name = "update", .format = format};
+    RankLayer rank(kind, {}, Place{Device::cuda(0)}, nullptr);
+    const Tensor hidden = random_tensor({20, kHidden}, DType::kBF16, 35);
+    const Tensor before = rank.forward(hidden);
+    const Tensor in = rank.place.take(hidden);
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    rank.layer->forward(in, out, rank.context());
+    const Graph graph(rank.place.stream, [&] { rank.layer->forward(in, out, rank.context()); });
+    rank.layer->update_weights(other_weights_of({}), rank.place.stream);
+    graph.launch();
+    const Tensor after = rank.place.bring(out);
+    MoeLayerOptions options;
+    options.format = format;
+    MoeLayer fresh(other_weights_of({}), options, rank.place.stream);
+    const Tensor expected = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    fresh.forward(in, expected, rank.context());
+    expect_same_bits(after, rank.place.bring(expected));
+    expect_same_bits(rank.layer->expert_load(), fresh.expert_load());
+    rank.layer->update_weights(weights_of({}), rank.place.stream);
+    graph.launch();
+    expect_same_bits(rank.place.bring(out), before);
+  }
+}
+
+// Ids of either width give the bits of the layer's own router, also in a graph.  Ids of no expert
+// count as masked.
+TEST_F(CudaLayerGraph, GivenIdsAreThoseOfTheRouter) {
+  const Place place{Device::cuda(0)};
+  RankLayer rank({.name = "ids"}, {}, place, nullptr);
+  const Tensor hidden = random_tensor({20, kHidden}, DType::kBF16, 36);
+  const Tensor expected = rank.forward(hidden);
+  const Tensor in = place.take(hidden);
+  const auto on_gpu = [&](const Shape& shape, DType dtype) {
+    return Tensor::empty(shape, dtype, place.device());
+  };
+  const Tensor logits = on_gpu({20, kExperts}, DType::kF32);
+  const Tensor ids = on_gpu({20, kTopk}, DType::kI32);
+  const Tensor weights = on_gpu({20, kTopk}, DType::kF32);
+  rank.layer->router()->logits(in, logits, place.stream);
+  rank.layer->router()->select(logits, ids, weights, place.stream);
+  const Tensor narrow = place.bring(ids);
+  const Tensor wide = Tensor::empty(narrow.shape(), DType::kI64);
+  std::copy_n(narrow.data<int32_t>(), narrow.numel(), wide.data<int64_t>());
+  const Tensor out = on_gpu(in.shape(), DType::kBF16);
+  for (const Tensor& given : {ids, place.take(wide)}) {
+    SCOPED_TRACE(name(given.dtype()));
+    const auto run = [&] {
+      rank.layer->forward({.hidden = in, .topk_ids = given, .topk_weights = weights}, out,
+                          rank.context());
+    };
+    run();
+    expect_same_bits(place.bring(out), expected);
+    run();
+    const Graph graph(place.stream, run);
+    graph.launch();
+    expect_same_bits(place.bring(out), expected);
+  }
+  const auto run_with = [&](int64_t id) {
+    wide.data<int64_t>()[0] = id;
+    rank.layer->forward({.hidden = in, .topk_ids = place.take(wide), .topk_weights = weights}, out,
+                        rank.context());
+    return place.bring(out);
+  };
+  const Tensor masked = run_with(-1);
+  expect_same_bits(run_with(int64_t{1} << 32), masked);
+  expect_same_bits(run_with(kExperts), masked);
 }
 
 class CudaLayerGraphRanks : public GpuRanksTest {

@@ -124,7 +124,7 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
     const Tensor ids = Tensor::zeros({3}, DType::kI32, place.device());
     expect_error({"no adapters"}, [&] {
       const Tensor hidden = place.take(hidden_here);
-      rank.layer->forward(hidden, hidden, rank.context(), ids);
+      rank.layer->forward({.hidden = hidden, .lora_ids = ids}, hidden, rank.context());
     });
   }
 }

@@ -26,6 +26,18 @@ MoeLayerWeights weights_of(const ParallelConfig& parallel) {
       parallel);
 }
 
+MoeLayerWeights other_weights_of(const ParallelConfig& parallel) {
+  MoeLayerWeights weights = weights_of(parallel);
+  int64_t seed = 90 + 10 * parallel.ep_rank;
+  for (Tensor* tensor : {&weights.experts.w1, &weights.experts.w2, &weights.shared.w1,
+                         &weights.shared.w2, &weights.shared_gate}) {
+    *tensor = random_tensor(tensor->shape(), tensor->dtype(), seed++, 0.2f);
+  }
+  const Tensor& gate = weights.router.gate;  // the same on every rank
+  weights.router.gate = random_tensor(gate.shape(), gate.dtype(), 89, 0.3f);
+  return weights;
+}
+
 Expected on_one_cpu(const Tensor& hidden) {
   const Stream stream = Stream::cpu();
   MoeLayer layer(weights_of({}), SmallLayer::options(), stream);

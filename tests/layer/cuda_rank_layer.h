@@ -40,6 +40,8 @@ inline constexpr LayerKind kUncounted{
 
 // A rank's share of the weights, with gated shared experts.
 MoeLayerWeights weights_of(const ParallelConfig& parallel);
+// Others of the same shapes and dtypes.
+MoeLayerWeights other_weights_of(const ParallelConfig& parallel);
 
 struct Expected {
   Tensor output;

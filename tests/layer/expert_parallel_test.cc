@@ -45,11 +45,30 @@ std::vector<Spread> spreads() {
     all.push_back(
         {.name = "monolithic_dp" + n, .dp = ranks, .backend = kGather, .monolithic = true});
     all.push_back({.name = "none_tp" + n, .tp = ranks});
+    if (ranks == 2 || ranks == 3) {
+      for (const auto backend : kBackends) {
+        all.push_back({.name = std::string(name(backend)) + "_scattered_dp" + n,
+                       .dp = ranks,
+                       .backend = backend,
+                       .is_scattered = true});
+      }
+      all.push_back({.name = "monolithic_scattered_dp" + n,
+                     .dp = ranks,
+                     .backend = kGather,
+                     .monolithic = true,
+                     .is_scattered = true});
+      all.push_back({.name = "none_scattered_tp" + n, .tp = ranks, .is_scattered = true});
+    }
   }
   all.push_back({.name = "none_tp2_no_ep", .tp = 2, .use_ep = false});
   for (const auto backend : kBackends) {
     all.push_back(
         {.name = std::string(name(backend)) + "_tp2_dp2", .tp = 2, .dp = 2, .backend = backend});
+    all.push_back({.name = std::string(name(backend)) + "_scattered_tp2_dp2",
+                   .tp = 2,
+                   .dp = 2,
+                   .backend = backend,
+                   .is_scattered = true});
   }
   all.push_back({.name = "allgather_reducescatter_tp2_dp2_no_ep",
                  .tp = 2,
@@ -77,6 +96,7 @@ Tensor run_layer(const Checkpoint& checkpoint, const Tensor& hidden, const Sprea
     load.ep_rank = parallel.ep_rank;
     load.tp_size = parallel.tp_size;
     load.tp_rank = parallel.tp_rank;
+    load.placement = spread.placement(checkpoint.info().num_experts);
     MoeLayerWeights weights = checkpoint.load_layer(0, load);
     weights.config.parallel = parallel;
     weights.config.max_num_tokens = 8;  // so that a batched backend takes several calls

@@ -285,7 +285,7 @@ TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
   WorkspacePool pool;
   const Tensor output = Tensor::zeros({kTokens, kHidden}, DType::kF32);
   expect_error({"lora_ids[22] is 3", "-1 to 2"}, [&] {
-    layer.forward(hidden_states(), output, {stream, &pool}, ids);
+    layer.forward({.hidden = hidden_states(), .lora_ids = ids}, output, {stream, &pool});
   });
   expect_same_bits(output, Tensor::zeros({kTokens, kHidden}, DType::kF32));
 }

@@ -121,7 +121,7 @@ TEST(MoeLayer, OracleEqualsDirectEvaluation) {
       MoeLayer layer(weights, options_of(format, Precision::kF64), {});
       const Tensor hidden = random_tensor({19, kHidden}, DType::kBF16, 7);
       const Tensor output = forward(layer, hidden, DType::kF32);
-      EXPECT_LT(relative_error(output, expected_output(weights, layer.router(), hidden)), 1e-6);
+      EXPECT_LT(relative_error(output, expected_output(weights, *layer.router(), hidden)), 1e-6);
     }
   }
 }
@@ -134,7 +134,7 @@ TEST(MoeLayer, ModelPrecisionIsCloseForEveryFormatAndTopk) {
         MoeLayer layer(weights, options_of(format), {});
         const Tensor hidden = random_tensor({19, kHidden}, dtype, 7);
         const Tensor output = forward(layer, hidden, dtype);
-        EXPECT_LT(relative_error(output, expected_output(weights, layer.router(), hidden)),
+        EXPECT_LT(relative_error(output, expected_output(weights, *layer.router(), hidden)),
                   dtype == DType::kF32 ? kF32Tolerance : layer_tolerance({}))
             << name(format) << " topk " << topk << " " << name(dtype);
       }
@@ -186,7 +186,7 @@ TEST(MoeLayer, WeightOnInput) {
     MoeLayer layer(weights, options_of(format), {});
     const Tensor hidden = random_tensor({11, kHidden}, DType::kBF16, 7);
     EXPECT_LT(relative_error(forward(layer, hidden, DType::kF32),
-                             expected_output(weights, layer.router(), hidden)),
+                             expected_output(weights, *layer.router(), hidden)),
               layer_tolerance({}));
   }
 }

@@ -17,7 +17,7 @@ SharedExperts make_shared(Tensor gate,
 Tensor forward(const SharedExperts& shared, const Tensor& hidden, const Tensor& given_x = {}) {
   WorkspacePool pool;
   const Tensor output = Tensor::empty(hidden.shape(), hidden.dtype());
-  shared.forward(hidden, output, {.workspaces = &pool}, given_x);
+  shared.forward({.hidden = hidden, .x = given_x}, output, {.workspaces = &pool});
   return output;
 }
 
@@ -60,7 +60,7 @@ TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
     }
   }
   const Tensor hidden = random_tensor({2, 4}, DType::kF32, 1);
-  shared.forward(hidden, Tensor::empty({2, 4}, DType::kF32), {.workspaces = &pool});
+  shared.forward({hidden}, Tensor::empty({2, 4}, DType::kF32), {.workspaces = &pool});
   for (const Tensor& tensor : routed) {
     EXPECT_EQ(floats(tensor), std::vector<float>(kLarge, 7.0f));
   }
@@ -79,7 +79,7 @@ TEST(SharedExperts, LongInputsPassInChunks) {
 TEST(SharedExperts, NoTokens) {
   const auto shared = make_shared(filled({1, 4}, DType::kF32, {1}));
   WorkspacePool pool;
-  shared.forward(Tensor::empty({0, 4}, DType::kF32), Tensor::empty({0, 4}, DType::kF32),
+  shared.forward({Tensor::empty({0, 4}, DType::kF32)}, Tensor::empty({0, 4}, DType::kF32),
                  {.workspaces = &pool});
   EXPECT_EQ(pool.bytes(), 0);
 }

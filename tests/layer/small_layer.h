@@ -89,7 +89,7 @@ inline Tensor forward(MoeLayer& layer,
   WorkspacePool pool;
   const Tensor output = Tensor::empty(hidden.shape(), dtype);
   poison(output);
-  layer.forward(hidden, output, {stream, &pool}, lora_ids);
+  layer.forward({.hidden = hidden, .lora_ids = lora_ids}, output, {stream, &pool});
   return output;
 }
 

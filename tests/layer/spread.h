@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moebius/group.h"
@@ -27,9 +29,22 @@ struct Spread {
   ActivationFormat format = ActivationFormat::kStandard;
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
   bool last_without_ids = false;  // the last data-parallel rank gives no lora_ids
+  bool is_scattered = false;      // neighbouring experts live on different ranks
 
   ParallelConfig parallel(int rank) const {
     return ParallelConfig::make(tp, rank % tp, dp, rank / tp, use_ep, backend);
+  }
+  // Which experts live where; nullopt: linear.
+  std::optional<ExpertPlacement> placement(int64_t num_experts) const {
+    if (!is_scattered) {
+      return std::nullopt;
+    }
+    const int num_ranks = tp * dp;
+    std::vector<int> rank_of;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      rank_of.push_back(static_cast<int>((num_experts - 1 - e) % num_ranks));
+    }
+    return ExpertPlacement::from_ranks(std::move(rank_of), num_ranks);
   }
   // `chosen`, with the options that the spread decides.
   MoeLayerOptions options(MoeLayerOptions chosen = {}) const {
@@ -45,8 +60,15 @@ inline void PrintTo(const Spread& spread, std::ostream* out) {
 
 // The tokens that a rank brings to a call.
 struct RankTokens {
-  Tensor hidden;    // [T, H] f32
-  Tensor lora_ids;  // i32 [T] or undefined
+  Tensor hidden;         // [T, H] f32
+  Tensor lora_ids = {};  // i32 [T] or undefined
+  Tensor topk_ids = {};  // see MoeLayerInput
+  Tensor topk_weights = {};
+
+  MoeLayerInput input() const {
+    return {
+        .hidden = hidden, .topk_ids = topk_ids, .topk_weights = topk_weights, .lora_ids = lora_ids};
+  }
 };
 
 // Runs a layer and returns the outputs by rank.  weights_of(parallel) gives the weights of a rank,
@@ -68,7 +90,7 @@ std::vector<Tensor> run_spread(const Spread& spread,
         const Tensor output = Tensor::empty(tokens.hidden.shape(), DType::kF32);
         for (int call = 0; call < 2; ++call) {
           poison(output);
-          layer.forward(tokens.hidden, output, {stream, &pool}, tokens.lora_ids);
+          layer.forward(tokens.input(), output, {stream, &pool});
         }
         outputs[static_cast<size_t>(group.rank())] = output;
       });

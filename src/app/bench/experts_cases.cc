@@ -90,7 +90,10 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
   if (impls.empty()) {
     return;
   }
-  const ExpertProblem made = ExpertProblemMaker().make(problem, expert_case);
+  ExpertProblem made = ExpertProblemMaker().make(problem, expert_case);
+  if (setup.stream.device().is_cpu()) {
+    made.desc.weight_memory = WeightMemory::kLent;  // every implementation has the same
+  }
   const app::LoadSummary load = load_of(made);
   const bool is_part = !setup.is_small && problem.num_tokens > kReferenceTokens;
   const auto make_call = [&](std::string_view impl, const ExpertsInput& input) {

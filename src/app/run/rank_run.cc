@@ -162,13 +162,13 @@ LayerRun run_layer(const RunOptions& options,
   MoeLayer& layer = *made;
   run.load_us = microseconds(Clock::now() - load_start);
   run.implementations = {
-      {"router", std::string(layer.router().implementation())},
+      {"router", std::string(layer.router()->implementation())},
       {"prepare", std::string(layer.kernel().prepare_finalize().name())},
       {"experts", std::string(layer.kernel().experts().name())},
       {"quant", std::string(quant::select_quant_impl(stream.device()).name)},
   };
   run.format = name(layer.kernel().experts().desc().format);
-  if (layer.router().config().logit_sums == LogitSums::kTensorCores) {
+  if (layer.router()->config().logit_sums == LogitSums::kTensorCores) {
     run.implementations.emplace_back("router_sums", "tensor_cores");
   }
 

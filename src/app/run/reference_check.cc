@@ -17,7 +17,8 @@ ReferenceOutput reference_forward(MoeLayerWeights weights,
   MoeLayerOptions options;
   options.experts = "ref";
   options.precision = Precision::kF64;
-  MoeLayer reference(std::move(weights), options, stream);
+  options.weight_memory = WeightMemory::kLent;  // the caller may go on using the weights
+  MoeLayer reference(weights, options, stream);
   WorkspacePool workspaces;
   CallContext context;
   context.stream = stream;

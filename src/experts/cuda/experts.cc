@@ -42,11 +42,8 @@ Tensor as_rows(const Tensor& x) {
 class CudaExperts final : public ExpertsBase {
  public:
   CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
-      : ExpertsBase(desc,
-                    place_weights(std::move(weights), stream),
-                    stream,
-                    "cuda",
-                    WeightAndReduceKind::kNoOp),
+      : ExpertsBase(
+            desc, std::move(weights), stream, {"cuda", WeightAndReduceKind::kNoOp, place_weights}),
         device_(stream.device()),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},

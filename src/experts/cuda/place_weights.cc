@@ -2,20 +2,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cuda/place_weights.h"
 
+#include <utility>
+#include <vector>
+
+#include "core/given_tensors.h"
 #include "experts/weight_tensors.h"
 
 namespace moebius::cuda {
 
-ExpertWeights place_weights(ExpertWeights weights, const Stream& stream) {
+ExpertWeights place_weights(ExpertWeights weights, const ExpertsDesc& desc, const Stream& stream) {
   const Device device = stream.device();
-  for (QuantDesc* desc : {&weights.quant.w1, &weights.quant.w2}) {
-    if (desc->bias && desc->bias.dtype() != DType::kF32) {
-      desc->bias = convert(to_device(desc->bias, Device::cpu(), stream), DType::kF32);
+  std::vector<Tensor> originals;  // kept until they are copied
+  for (QuantDesc* of : {&weights.quant.w1, &weights.quant.w2}) {
+    if (of->bias && of->bias.dtype() != DType::kF32) {
+      of->bias = convert(to_device(of->bias, Device::cpu(), stream), DType::kF32);
     }
   }
-  const ExpertWeights originals = weights;  // kept until they are copied
   for_each_tensor(weights, [&](Tensor& tensor, const auto&) {
-    tensor = tensor ? to_device(tensor, device, stream) : tensor;
+    if (tensor && tensor.device() != device) {
+      originals.push_back(tensor);
+      tensor = to_device(tensor, device, stream);
+    } else if (desc.weight_memory == WeightMemory::kOwned) {
+      tensor = own(std::move(tensor));
+    }
   });
   stream.synchronize();
   return weights;

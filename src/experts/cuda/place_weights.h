@@ -6,8 +6,9 @@
 
 namespace moebius::cuda {
 
-// Returns the weights on the stream's GPU.  Those that are there already stay where they are, and
-// others are copied before the function returns.  Biases become f32, in which every GEMM adds them.
-ExpertWeights place_weights(ExpertWeights weights, const Stream& stream);
+// Returns the weights on the stream's GPU, in memory of their owner (ExpertsDesc::weight_memory).
+// Those on the host are copied before the function returns.  Biases become f32, in which every GEMM
+// adds them.
+ExpertWeights place_weights(ExpertWeights weights, const ExpertsDesc& desc, const Stream& stream);
 
 }  // namespace moebius::cuda

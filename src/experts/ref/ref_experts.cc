@@ -145,7 +145,10 @@ float round_to(DType dtype, float value) {
 class RefExperts final : public ExpertsBase {
  public:
   RefExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
-      : ExpertsBase(desc, std::move(weights), stream, "ref", WeightAndReduceKind::kContiguous),
+      : ExpertsBase(desc,
+                    std::move(weights),
+                    stream,
+                    {"ref", WeightAndReduceKind::kContiguous, own_weights}),
         w1_(weights_.w1,
             weights_.quant.w1,
             quantize_a1_,

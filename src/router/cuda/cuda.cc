@@ -11,24 +11,38 @@ namespace moebius::router {
 
 namespace {
 
-Tensor copy_to(const std::vector<float>& values, const Stream& stream) {
-  const Shape shape = {static_cast<int64_t>(values.size())};
+Tensor of_host(const std::vector<float>& values) {
   auto* data = const_cast<float*>(values.data());
-  return to_device(Tensor::borrow(data, shape, DType::kF32), stream.device(), stream);
+  return Tensor::borrow(data, {static_cast<int64_t>(values.size())}, DType::kF32);
 }
 
 class Cuda final : public Impl {
  public:
   explicit Cuda(const Model& model) : model_(model) {
-    const Stream stream = Stream::cuda(model.config.device.index);
-    bias_ = copy_to(model.bias, stream);
+    const auto room = [&](const Shape& shape, DType dtype) {
+      return Tensor::empty(shape, dtype, model.config.device);
+    };
+    const Shape per_expert = {model.config.num_experts};
+    bias_ = room(per_expert, DType::kF32);
     if (!model.correction_bias.empty()) {
-      correction_bias_ = copy_to(model.correction_bias, stream);
+      correction_bias_ = room(per_expert, DType::kF32);
     }
     if (model.gate) {
-      gate_ = to_device(model.gate, model.config.device, stream);
+      gate_ = room(model.gate.shape(), model.gate.dtype());
+    }
+    update(Stream::cuda(model.config.device.index));
+  }
+
+  bool update(const Stream& stream) override {
+    copy(of_host(model_.bias), bias_, stream);
+    if (correction_bias_) {
+      copy(of_host(model_.correction_bias), correction_bias_, stream);
+    }
+    if (gate_) {
+      copy(model_.gate, gate_, stream);
     }
     stream.synchronize();
+    return true;
   }
 
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {

@@ -84,6 +84,7 @@ Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
   probes.x = convert(probes_of(input.x), DType::kF32);
   probes.topk_ids = probes_of(input.topk_ids);
   probes.topk_weights = probes_of(input.topk_weights);
+  oracle.weight_memory = WeightMemory::kLent;
   const ExpertsCall call(make_experts(routed_desc(layer, oracle), layer.experts, stream, "ref"),
                          probes, stream);
   call.apply();

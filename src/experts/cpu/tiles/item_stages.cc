@@ -9,6 +9,7 @@
 
 #include "experts/cpu/tiles/read_ahead.h"
 #include "experts/validate.h"
+#include "experts/weight_tensors.h"
 
 namespace moebius::cpu {
 
@@ -68,9 +69,14 @@ struct GemmSource {
   Lora lora;
 };
 
+// The global scale that the packed weights make up for; undefined where rows do so by a factor.
+Tensor packed_gscale(const Tensor& factor, const QuantDesc& a) {
+  return factor ? Tensor() : a.alpha_or_gscale;
+}
+
 ItemGemm make_gemm(const GemmSource& from, Operand operand, const Stream& stream) {
   const Tensor factor = exact_factor(from.a, from.w_desc, operand);
-  const Tensor gscale = factor ? Tensor() : from.a.alpha_or_gscale;
+  const Tensor gscale = packed_gscale(factor, from.a);
   return {from.quantizer,
           from.w.dim(2),
           row_form(from.quantizer, from.w_desc, operand),
@@ -138,6 +144,16 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
                         {weights.lora.w2_a, weights.lora.w2_b, weights.lora.scaling}},
                        operand,
                        stream)) {}
+
+void ItemStages::repack(const ExpertWeights& weights, const Stream& stream) {
+  ItemGemm* gemms[] = {&gemm1_, &gemm2_};
+  for (size_t i = 0; const auto& side : sides_of(weights)) {
+    ItemGemm& gemm = *gemms[i++];
+    if (side.w) {
+      gemm.weight.repack(side.w, side.quant, packed_gscale(gemm.factor, side.rows), stream);
+    }
+  }
+}
 
 int64_t ItemStages::most_rows() const {
   const int64_t line_bytes = gemm1_.weight.lines() * kTileRowBytes;

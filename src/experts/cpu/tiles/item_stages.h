@@ -93,7 +93,7 @@ struct ItemWork {
   const ThreadBuffers& own;
 };
 
-// Immutable; any number of threads may call it, each with its own ThreadBuffers.
+// Any number of threads may call const functions, each with its own ThreadBuffers.
 class ItemStages {
  public:
   // desc and weights are not kept.
@@ -104,6 +104,10 @@ class ItemStages {
              Operand operand,
              const TileKernels& kernels,
              const Stream& stream);
+
+  // Packs the values of those weights once more that are defined.  They are described as those that
+  // this object was made from.
+  void repack(const ExpertWeights& weights, const Stream& stream);
 
   const ItemGemm& gemm1() const { return gemm1_; }
   const ItemGemm& gemm2() const { return gemm2_; }

@@ -172,14 +172,13 @@ PackedWeight::PackedWeight(const Tensor& w,
                            Operand operand,
                            const Stream& stream)
     : columns_(columns),
+      gate_rows_(gate_rows),
       operand_(operand),
       code_(code_of(w.dtype(), desc, operand)),
       k_(w.dim(2)),
       steps_(ceil_div(k_, step_values(operand))) {
-  Source source = {
-      w, desc, {}, activation_gscale, gate_rows, desc.format && code_ == TileCode::kF32};
+  const Source source = source_of(w, desc, activation_gscale);
   if (source.has_scales()) {
-    source.grid = quant::scale_grid(w, desc, gate_rows);
     scale_dtype_ = desc.scale.dtype();
   }
   const int64_t blocks = w.dim(0) * num_blocks();
@@ -205,7 +204,33 @@ PackedWeight::PackedWeight(const Tensor& w,
   if (code_ == TileCode::kF8E4M3) {
     others_ = std::make_unique<uint16_t[]>(static_cast<size_t>(blocks * steps_));
   }
-  parallel_tasks(stream, blocks, [&](int64_t task, int) {
+  pack_all(source, stream);
+}
+
+PackedWeight::Source PackedWeight::source_of(const Tensor& w,
+                                             const QuantDesc& desc,
+                                             const Tensor& activation_gscale) const {
+  Source source = {
+      w, desc, {}, activation_gscale, gate_rows_, desc.format && code_ == TileCode::kF32};
+  if (source.has_scales()) {
+    source.grid = quant::scale_grid(w, desc, gate_rows_);
+  }
+  return source;
+}
+
+void PackedWeight::repack(const Tensor& w,
+                          const QuantDesc& desc,
+                          const Tensor& activation_gscale,
+                          const Stream& stream) {
+  if (code_of(w.dtype(), desc, operand_) == code_) {
+    pack_all(source_of(w, desc, activation_gscale), stream);
+  } else {
+    *this = PackedWeight(w, desc, columns_, gate_rows_, activation_gscale, operand_, stream);
+  }
+}
+
+void PackedWeight::pack_all(const Source& source, const Stream& stream) {
+  parallel_tasks(stream, source.w.dim(0) * num_blocks(), [&](int64_t task, int) {
     pack_block(source, task / num_blocks(), task % num_blocks());
   });
 }
@@ -218,6 +243,9 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
   uint16_t* others = others_ != nullptr ? others_.get() + first_step : nullptr;
   // Padding may be any finite value: the activations or the scales that it meets are zero.
   std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
+  if (others != nullptr) {
+    std::fill_n(others, steps_, uint16_t{0});
+  }
   std::vector<float> decoded(static_cast<size_t>(source.is_decoded ? k_ : 0));
   for (int64_t c = 0; c < kBlockColumns; ++c) {
     const int64_t n = columns_.row(block, c);

@@ -45,6 +45,14 @@ class PackedWeight {
                Operand operand,
                const Stream& stream);
 
+  // Packs other values: w and desc have the shapes, dtypes and scheme that the object was made
+  // from. They go where the old ones are.  But if units cannot hold the codes of the new values as
+  // they hold the old ones (f32 products only), memory is allocated for what they then hold.
+  void repack(const Tensor& w,
+              const QuantDesc& desc,
+              const Tensor& activation_gscale,
+              const Stream& stream);
+
   // Whether units can hold a weight described by `desc`; one that is not quantized is bf16.  For
   // f32 products they hold any weight: one without a packed form is kept as the f32 values that it
   // stands for.
@@ -74,6 +82,8 @@ class PackedWeight {
 
   const std::byte* units(int64_t expert, int64_t block) const;
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
+  Source source_of(const Tensor& w, const QuantDesc& desc, const Tensor& activation_gscale) const;
+  void pack_all(const Source& source, const Stream& stream);
   void pack_block(const Source& source, int64_t expert, int64_t block);
   void pack_units(int64_t column,
                   QuantFormat format,
@@ -83,6 +93,7 @@ class PackedWeight {
   void pack_scales(const Source& source, int64_t expert, int64_t block);
 
   BlockColumns columns_;
+  int64_t gate_rows_;
   Operand operand_;
   TileCode code_;
   int64_t k_;

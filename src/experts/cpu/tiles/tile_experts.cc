@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "experts/cpu/tiles/weighted_rows.h"
 #include "experts/experts_base.h"
 #include "experts/int8_depth.h"
+#include "experts/weight_tensors.h"
 #include "quant/groups.h"
 
 namespace moebius::cpu {
@@ -37,7 +39,8 @@ class TileExperts final : public ExpertsBase {
               const Stream& stream,
               std::string_view name,
               const TileKernels& kernels)
-      : ExpertsBase(desc, std::move(weights), stream, name, WeightAndReduceKind::kNoOp),
+      : ExpertsBase(
+            desc, std::move(weights), stream, {name, WeightAndReduceKind::kNoOp, own_constants}),
         stages_(desc_,
                 weights_,
                 quantize_a1_,
@@ -47,16 +50,29 @@ class TileExperts final : public ExpertsBase {
                 stream),
         quantizes_all_rows_(quant::scales_over_rows(weights_.quant.a2)) {
     // The packed copies are all that is kept.
-    for (Tensor* tensor : {&weights_.w1, &weights_.w2}) {
-      *tensor = {};
-    }
-    for (QuantDesc* desc_of : {&weights_.quant.w1, &weights_.quant.w2}) {
-      desc_of->scale = desc_of->zero_point = desc_of->bias = {};
+    for (const auto& side : sides_of(weights_)) {
+      for_each_weight_tensor(side, [](Tensor& tensor, const auto&) { tensor = {}; });
     }
   }
 
  private:
   int64_t scratch_bytes(int64_t rows) const override { return bytes_of<Buffers>(*this, rows); }
+
+  void expect_holds(const ExpertWeights& weights) const override {
+    for (const auto& side : sides_of(weights)) {
+      if (!side.w) {
+        continue;
+      }
+      if (const Support support = PackedWeight::supports(side.quant, stages_.operand());
+          !support.ok) {
+        throw Unsupported("experts " + std::string(name()) + " cannot hold the new " +
+                          std::string(side.name) + ": " + support.reason);
+      }
+    }
+  }
+  void repack(const ExpertWeights& weights, const Stream& stream) override {
+    stages_.repack(weights, stream);
+  }
 
   void run(const ExpertsInput& input,
            const Tensor& output,
