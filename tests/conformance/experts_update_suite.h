@@ -110,7 +110,8 @@ TEST_P(ExpertsScheme, LentWeightsAreUpdatedWhereTheyLie) {
   std::vector<Tensor> values;
   for_each_tensor(two.new_one.weights,
                   [&](const Tensor& tensor, const auto&) { values.push_back(tensor); });
-  for_each_tensor(p.weights, [&, i = size_t{0}](const Tensor& tensor, const auto&) mutable {
+  size_t i = 0;
+  for_each_tensor(p.weights, [&](const Tensor& tensor, const auto&) {
     if (const Tensor& value = values[i++]) {
       copy(value, tensor, two.place.stream);
     }
@@ -140,7 +141,7 @@ TEST_P(ExpertsScheme, AnUpdateThatDiffersChangesNothing) {
   expect_refused({"w2_bias is missing", "given"}, [](ExpertWeights& w) { w.quant.w2.bias = {}; });
   expect_refused({"w2_bias", "bf16", "f32"},
                  [](ExpertWeights& w) { w.quant.w2.bias = convert(w.quant.w2.bias, DType::kF32); });
-  expect_refused({"w1_bias is given without its weight"}, [](ExpertWeights& w) { w.w1 = {}; });
+  expect_refused({"w1", "is given without its weight"}, [](ExpertWeights& w) { w.w1 = {}; });
   expect_refused({"lora scaling is given", "missing"},
                  [](ExpertWeights& w) { w.lora.scaling = Tensor::zeros({1}, DType::kF32); });
   expect_refused({"w2 is", "mxfp6_e3m2", "expected"},

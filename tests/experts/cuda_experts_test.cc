@@ -134,7 +134,8 @@ TEST_F(CudaExperts, AReplayedGraphComputesWithUpdatedWeights) {
           std::vector<Tensor> values;
           for_each_tensor(other.weights,
                           [&](const Tensor& value, const auto&) { values.push_back(value); });
-          for_each_tensor(p.weights, [&, i = size_t{0}](const Tensor& lent, const auto&) mutable {
+          size_t i = 0;
+          for_each_tensor(p.weights, [&](const Tensor& lent, const auto&) {
             if (const Tensor& value = values[i++]) {
               copy(value, lent, place_.stream);
             }
