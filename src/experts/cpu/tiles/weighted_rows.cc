@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/parallel.h"
 #include "core/token_sums.h"
 
@@ -36,7 +37,7 @@ void sum_weighted_rows(const ExpertsInput& input,
                        const Tensor& output,
                        const Stream& stream) {
   const int64_t topk = input.topk_ids.dim(1);
-  const auto* ids = input.topk_ids.data<int32_t>();
+  const Ids ids = Ids::of(input.topk_ids);
   const auto* map = input.expert_map ? input.expert_map.data<int32_t>() : nullptr;
   const SumRounding rounding =
       sums_in_dtype(topk) ? SumRounding::kProductsAndSums : SumRounding::kSum;
