@@ -9,7 +9,8 @@ namespace moebius {
 void expect_id_dtype(const Tensor& ids, std::string_view what, Where where) {
   expect_defined(ids, what, where);
   if (ids.dtype() != DType::kI32 && ids.dtype() != DType::kI64) {
-    expect(false, fmt::format("{} dtype is {}, expected i32 or i64", what, name(ids.dtype())), where);
+    expect(false, fmt::format("{} dtype is {}, expected i32 or i64", what, name(ids.dtype())),
+           where);
   }
 }
 

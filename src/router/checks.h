@@ -12,8 +12,8 @@
 
 namespace moebius::router {
 
-// Throws InvalidArgument when an element of the i32 or i64 tensor is outside [-1, bound).  The message
-// names the first one: "ids[3, 1] is 12, expected -1 <= id < 8".
+// Throws InvalidArgument when an element of the i32 or i64 tensor is outside [-1, bound).  The
+// message names the first one: "ids[3, 1] is 12, expected -1 <= id < 8".
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what);
 
 // The name of an element, such as "gate[3, 17]".

@@ -228,8 +228,9 @@ TEST(Nccl, VersionsWithTheWindowsOfTheHeadersAreTaken) {
   EXPECT_EQ(comm::version_refusal(22809, 22809), "");
   EXPECT_EQ(comm::version_refusal(22809, 22807), "");
   EXPECT_EQ(comm::version_refusal(22809, 22902), "");
-  EXPECT_EQ(comm::version_refusal(22809, 22803),
-            "NCCL 2.28.3, expected 2.28.7 or later of major version 2 (this was built with 2.28.9)");
+  EXPECT_EQ(
+      comm::version_refusal(22809, 22803),
+      "NCCL 2.28.3, expected 2.28.7 or later of major version 2 (this was built with 2.28.9)");
   EXPECT_NE(comm::version_refusal(22809, 30000), "");
 }
 

@@ -31,8 +31,8 @@ Ids count(const Place& place, Ids ids, int64_t topk, Ids map, int64_t num_local_
   const Tensor counts_there = place.take(host_counts);
   count_expert_tokens(ids_there, map_there, counts_there, place.stream);
   const Tensor back = place.bring(counts_there);
-  const Tensor wide = place.take(
-      convert(Tensor::borrow(ids.data(), {num_tokens, topk}, DType::kI32), DType::kI64));
+  const Tensor wide =
+      place.take(convert(Tensor::borrow(ids.data(), {num_tokens, topk}, DType::kI32), DType::kI64));
   const Tensor wide_counts = place.take(host_counts.clone());
   count_expert_tokens(wide, map_there, wide_counts, place.stream);
   const Tensor same = place.bring(wide_counts);

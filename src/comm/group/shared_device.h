@@ -20,7 +20,7 @@ inline constexpr int kQueuesPerRank = 4;
 inline constexpr int kQueuesPerRankInGraphs = 6;
 inline constexpr int kMaxQueues = 32;
 
-// Collective.  Returns the ranks of this process on this rank's GPU in order, this one included.  On
+// Collective.  Returns the ranks of this process on this rank's GPU in order, this one included. On
 // CPUs, and for ranks that are processes, which have hardware queues of their own and take turns,
 // that is this rank alone.
 std::vector<int> ranks_on_this_gpu(Group& group);

@@ -65,9 +65,7 @@ struct Block {
     return reinterpret_cast<uint64_t*>(args.control[owner] + args.control_layout.ready(source));
   }
   // What the ranks of a combine must agree on.
-  __device__ uint32_t row_word() const {
-    return args.row_bytes + (args.weights != nullptr ? 4u * args.topk : 0u);
-  }
+  __device__ uint32_t row_word() const { return args.row_bytes + 4u * args.topk; }
   __device__ float* slot_weights(int owner, uint32_t slot) const {
     return reinterpret_cast<float*>(args.slots[owner] +
                                     combine_weights_offset(slots()[owner], args.row_bytes)) +

@@ -38,9 +38,8 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   CombineOutput output;
   output.x = out_x ? out_x : arena_.take(shape, x.dtype());
   if (input.topk_weights) {
-    output.topk_weights = input.topk_weights_into
-                              ? input.topk_weights_into
-                              : arena_.take({handle.tokens, topk}, DType::kF32);
+    output.topk_weights = input.topk_weights_into ? input.topk_weights_into
+                                                  : arena_.take({handle.tokens, topk}, DType::kF32);
   }
   args.signals = signals_;
   args.control_layout = control_layout_;

@@ -43,16 +43,16 @@ Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combi
   if (input.topk_weights) {
     fields.push_back(row_bytes(DType::kF32, topk));
   }
-  const auto call = std::make_shared<Combine>(Combine{
-      .input = input,
-      .handle = handle,
-      .stream = stream,
-      .layout = RowLayout(std::move(fields)),
-      .topk = topk,
-      .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
-      .out_weights = input.topk_weights_into ? input.topk_weights_into
-                     : input.topk_weights ? arena_.take({handle.tokens, topk}, DType::kF32)
-                                          : Tensor()});
+  const auto call = std::make_shared<Combine>(
+      Combine{.input = input,
+              .handle = handle,
+              .stream = stream,
+              .layout = RowLayout(std::move(fields)),
+              .topk = topk,
+              .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
+              .out_weights = input.topk_weights_into ? input.topk_weights_into
+                             : input.topk_weights ? arena_.take({handle.tokens, topk}, DType::kF32)
+                                                  : Tensor()});
   order_after_last(stream);
   stream.wait(input.previous);
   show_rows(*call);

@@ -106,7 +106,7 @@ struct CombineArgs {
   const uint32_t* copies;  // [R, R]
   const int32_t* index;    // [T, R]
   int64_t num_tokens;
-  int topk;
+  int topk;  // of the weights; 0: there are none
 
   DType dtype;  // f32, f16 or bf16
   uint32_t row_bytes;
@@ -114,7 +114,7 @@ struct CombineArgs {
   bool in_bulk;              // x goes by bulk copies
   bool is_aligned;           // rows of x, bias, addend and out are whole 16-byte words
   const std::byte* x;        // [M, H]
-  const float* weights;      // [M, K] or null
+  const float* weights;      // [M, K]; null where there are none, or no rows
   const std::byte* bias[2];  // [T, H] or null
   const std::byte* addend;   // as out, or null
   std::byte* out;            // [T, H], rows out_step bytes apart
