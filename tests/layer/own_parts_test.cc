@@ -93,13 +93,14 @@ std::unique_ptr<PrepareFinalize> make_small(All2AllBackend backend, Group& group
   const auto placement = ExpertPlacement::linear(SmallLayer::kExperts, group.size());
   switch (backend) {
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(group, placement);
+      return make_high_throughput(std::make_shared<HighThroughput>(group, placement));
     case All2AllBackend::kLowLatency:
-      return make_low_latency(group, placement,
-                              {.max_tokens = SmallLayer::kMaxTokens,
-                               .hidden = SmallLayer::kHidden,
-                               .topk = SmallLayer::kTopk,
-                               .in_dtype = DType::kF32});
+      return make_low_latency(
+          std::make_shared<LowLatency>(group, placement,
+                                       LowLatencyOptions{.max_tokens = SmallLayer::kMaxTokens,
+                                                         .hidden = SmallLayer::kHidden,
+                                                         .topk = SmallLayer::kTopk,
+                                                         .in_dtype = DType::kF32}));
     default:
       return make_allgather_reducescatter(group);
   }
