@@ -7,6 +7,7 @@
 
 #include "comm/group/given_up.h"
 #include "core/device_traits.h"
+#include "core/ids.h"
 #include "core/same_device.h"
 #include "experts/weight_tensors.h"
 #include "layer/call_state.h"
@@ -380,10 +381,7 @@ void MoeLayer::State::expect_ids(const MoeLayerInput& input) const {
     return fmt::format("topk_ids are given, but {} is monolithic and routes rows where they arrive",
                        kernel->prepare_finalize().name());
   });
-  if (ids.dtype() != DType::kI64) {
-    expect(ids.dtype() == DType::kI32,
-           [&] { return fmt::format("topk_ids is {}, expected i32 or i64", name(ids.dtype())); });
-  }
+  expect_id_dtype(ids, "topk_ids");
   const Shape selections{hidden.dim(0), config.experts_per_token};
   expect_shape(ids, selections, "topk_ids");
   expect_on(ids, device, "topk_ids");

@@ -94,7 +94,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
     Tensor counts;
     if (batched) {
       counts = place.bring(prepared.expert_num_tokens);
-      seen.tensors.push_back(counts);
+      seen.tensors.push_back(counts.clone());  // a result keeps its bank
     }
     const int64_t room = prepared.x.dim(0);
     const int64_t used_rows = is_roomy ? num_routed(place.bring(prepared.topk_ids)) : room;

@@ -146,8 +146,9 @@ TEST(RouterErrors, ArgumentsOfSelect) {
                   "logits dtype is bf16, expected f32");
   expect_mentions(call(logits, Tensor::zeros({2, 2}, DType::kI32), weights),
                   "shape of ids is [2, 2], expected [3, 2]");
-  expect_mentions(call(logits, Tensor::zeros({3, 2}, DType::kI64), weights),
-                  "ids dtype is i64, expected i32");
+  EXPECT_EQ(call(logits, Tensor::zeros({3, 2}, DType::kI64), weights), "no error");
+  expect_mentions(call(logits, Tensor::zeros({3, 2}, DType::kF32), weights),
+                  "ids dtype is f32, expected i32 or i64");
   expect_mentions(call(logits, ids, Tensor::zeros({3, 3}, DType::kF32)),
                   "shape of weights is [3, 3], expected [3, 2]");
 }
