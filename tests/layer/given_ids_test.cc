@@ -170,7 +170,7 @@ TEST(GivenIdsOfOneRank, WhatDoesNotFitIsRefusedBeforeTheCall) {
                  [](MoeLayerInput& input) { input.topk_ids = {}; });
   expect_refused({"topk_ids are missing", "router"},
                  [](MoeLayerInput& input) { input.topk_ids = input.topk_weights = {}; });
-  expect_refused({"topk_ids is f32", "i32 or i64"},
+  expect_refused({"topk_ids dtype is f32", "i32 or i64"},
                  [](MoeLayerInput& input) { input.topk_ids = input.topk_weights; });
   expect_refused({"topk_ids", "[21, 1]", "[21, 2]"}, [](MoeLayerInput& input) {
     input.topk_ids = Tensor::zeros({kTokens, 1}, DType::kI64);

@@ -199,8 +199,8 @@ TEST(ModularKernelErrors, RowsFromPrepare) {
   expect_rows_refused({"x from prepare", "[4, 9]", "[4, 8]"}, [](PrepareResult& r) {
     r.x = Tensor::zeros({4, 9}, DType::kF32);
   });
-  expect_rows_refused({"topk_ids from prepare", "i64", "i32"}, [](PrepareResult& r) {
-    r.topk_ids = Tensor::zeros({4, 2}, DType::kI64);
+  expect_rows_refused({"topk_ids from prepare", "f32", "i32 or i64"}, [](PrepareResult& r) {
+    r.topk_ids = Tensor::zeros({4, 2}, DType::kF32);
   });
   expect_rows_refused({"dimensions of topk_ids from prepare", "1", "2"},
                       [](PrepareResult& r) { r.topk_ids = Tensor::zeros({8}, DType::kI32); });
