@@ -34,9 +34,13 @@ class ScalingExperts final : public Experts {
              const Tensor& /*intermediate*/,
              const Tensor& /*scratch*/,
              const Stream& /*stream*/) const override {
+    // Ids have the type that the call has given.
+    const Tensor& ids = input.topk_ids;
+    const bool is_wide = ids.dtype() == DType::kI64;
     for (int64_t i = 0; i < output.numel(); ++i) {
       const int64_t row = i / kHidden / kTopk;
-      const int32_t expert = input.topk_ids.data<int32_t>()[i / kHidden];
+      const int64_t slot = i / kHidden;
+      const int64_t expert = is_wide ? ids.data<int64_t>()[slot] : ids.data<int32_t>()[slot];
       output.data<float>()[i] =
           input.x.data<float>()[row * kHidden + i % kHidden] * static_cast<float>(expert + 1);
     }

@@ -3,6 +3,7 @@
 //
 // MOEBIUS_API marks what libmoebius.so shows to programs.  Everything is compiled with hidden
 // visibility; a public header opens its namespace as `namespace moebius MOEBIUS_API {`.
+// Thread-safety: it is a macro, so nothing is called.
 #pragma once
 
 #define MOEBIUS_API __attribute__((visibility("default")))
