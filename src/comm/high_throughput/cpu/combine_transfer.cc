@@ -87,7 +87,6 @@ void CombineTransfer::count_traffic() {
 void CombineTransfer::show_rows() {
   const Topology& topology = state_.topology();
   sources_.resize(static_cast<size_t>(topology.size));
-  const float* weights = input_.topk_weights ? input_.topk_weights.data<float>() : nullptr;
   if (state_.group.shares_address_space()) {
     mine_ = {input_.x, input_.topk_weights};
     std::vector<SendBlock> sends;
@@ -117,8 +116,8 @@ void CombineTransfer::show_rows() {
     const int64_t bank = banks_.bank_of[static_cast<size_t>(rank)];
     std::byte* block = state_.combine_banks.window(bank).peer(rank);
     sources_[static_cast<size_t>(rank)] = {
-        block, weights != nullptr ? reinterpret_cast<const float*>(block + layout_.offset(1, rows))
-                                  : nullptr};
+        block, input_.topk_weights ? reinterpret_cast<const float*>(block + layout_.offset(1, rows))
+                                   : nullptr};
     if (rank != state_.rank()) {
       continue;
     }
@@ -127,8 +126,8 @@ void CombineTransfer::show_rows() {
       std::memcpy(block + begin * bytes, input_.x.bytes() + begin * bytes,
                   static_cast<size_t>((end - begin) * bytes));
     });
-    if (weights != nullptr) {
-      std::memcpy(block + layout_.offset(1, rows), weights,
+    if (input_.topk_weights) {
+      std::memcpy(block + layout_.offset(1, rows), input_.topk_weights.raw(),
                   static_cast<size_t>(rows * layout_.field_bytes(1)));
     }
   }
