@@ -72,20 +72,20 @@ TEST(Settings, ThreadsMayReadWhileOneSets) {
   std::atomic<bool> is_over{false};
   std::thread reader([&] {
     while (!is_over) {
-      const auto value = setting_int("MOEBIUS_SPIN_US");
+      const auto value = setting_int("MOEBIUS_LINK_LATENCY_US");
       EXPECT_TRUE(!value || *value == 7 || *value == 8);
       (void)log_topic_enabled("dispatch");
     }
   });
   for (int i = 0; i < 2000; ++i) {
-    set_setting("MOEBIUS_SPIN_US", i % 2 == 0 ? "7" : "8");
+    set_setting("MOEBIUS_LINK_LATENCY_US", i % 2 == 0 ? "7" : "8");
     if (i % 3 == 0) {
-      clear_setting("MOEBIUS_SPIN_US");
+      clear_setting("MOEBIUS_LINK_LATENCY_US");
     }
   }
   is_over = true;
   reader.join();
-  clear_setting("MOEBIUS_SPIN_US");
+  clear_setting("MOEBIUS_LINK_LATENCY_US");
 }
 
 struct Message {
