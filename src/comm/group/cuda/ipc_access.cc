@@ -14,6 +14,7 @@
 #include "comm/group/cuda/cuda_window.h"
 #include "comm/group/cuda/ipc_memory.h"
 #include "comm/group/cuda/kept_windows.h"
+#include "core/ceil_div.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::comm {
@@ -23,7 +24,7 @@ namespace {
 constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return ceil_div(bytes, kAlignment) * kAlignment;
 }
 
 // Own memory that this rank has unmapped from its peers, but which they may still have mapped. What

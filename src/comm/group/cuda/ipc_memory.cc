@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "comm/group/failure.h"
+#include "core/ceil_div.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
 
@@ -51,8 +52,7 @@ std::string IpcMemory::map(Group& host, std::string_view op, int64_t bytes, Devi
   constexpr int64_t kBlock = int64_t{2} << 20;
   index = device.index;
   const cuda::DeviceGuard guard(index);
-  const auto size =
-      static_cast<size_t>((std::max<int64_t>(bytes, 1) + kBlock - 1) / kBlock * kBlock);
+  const auto size = static_cast<size_t>(ceil_div(std::max<int64_t>(bytes, 1), kBlock) * kBlock);
   Shown shown;
   shown.refusal = refusal_of([&] {
     cudaError_t status = cudaMalloc(&own, size);
