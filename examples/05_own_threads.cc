@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNumRanks = 4;
 
-// What a thread of the program does: here it counts its rank into the sum of all and of its half.
+// A thread of the program calls this: it adds its rank to the sum of all ranks and of its half.
 bool is_rank_right(moebius::Group& group) {
   std::vector<int64_t> sum = {group.rank()};
   moebius::all_reduce_sum(group, "sum of ranks", sum);

@@ -27,7 +27,7 @@ float expert(int id, float x) {
   return static_cast<float>(id + 1) * x;
 }
 
-// What a rank contributes to each row it has received: the sum of its experts, with their weights.
+// Returns what a rank contributes to each row it has received: the weighted sum of its experts.
 Tensor compute_own_experts(const DispatchOutput& received, int first_expert) {
   const Tensor& x = received.payloads[0];
   const Tensor result = Tensor::zeros(x.shape(), DType::kF32);
