@@ -191,6 +191,28 @@ TEST(OwnProcesses, ARankThatIsGatheredButDoesNotComeIsNamed) {
   }
 }
 
+TEST(OwnProcesses, OneThatEndsBeforeTheOthersLookForItIsNamedAtOnce) {
+  // Rank 1 has been waited for by its parent, too, when the others come to watch it.
+  const auto body = [](const Bootstrap& given) {
+    Bootstrap bootstrap = given;
+    bootstrap.all_gather = [&](const void* in, int64_t bytes, void* out) {
+      given.all_gather(in, bytes, out);
+      if (given.rank == 1) {
+        raise(SIGKILL);
+      }
+      std::this_thread::sleep_for(milliseconds(500));
+    };
+    make_process_group(bootstrap);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto reports = PipedProcesses({.num_ranks = 3, .timeout = kLong}, body).wait(kLong / 2);
+  for (const size_t rank : {0u, 2u}) {
+    ASSERT_TRUE(reports[rank].has_reported) << "rank " << rank << " has not ended";
+    EXPECT_EQ(reports[rank].peer, 1) << reports[rank].message;
+    EXPECT_LT(reports[rank].ended - start, kLong / 4);
+  }
+}
+
 TEST(OwnProcesses, OneProcessAloneNeedsNoGather) {
   const auto group = make_process_group({});
   EXPECT_EQ(group->size(), 1);

@@ -7,13 +7,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace moebius::comm {
 
 ProcessWatch::ProcessWatch(std::span<const pid_t> pids) {
-  for (const pid_t pid : pids) {
-    processes_.emplace_back(pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1);
-    polled_.push_back({processes_.back().fd(), POLLIN, 0});
+  for (size_t rank = 0; rank < pids.size(); ++rank) {
+    const bool is_watched = pids[rank] > 0;
+    const int fd = is_watched ? static_cast<int>(syscall(SYS_pidfd_open, pids[rank], 0)) : -1;
+    if (is_watched && fd < 0 && errno == ESRCH) {
+      gone_.push_back(static_cast<int>(rank));
+    }
+    processes_.emplace_back(fd);
+    polled_.push_back({fd, POLLIN, 0});
   }
 }
 
@@ -32,9 +39,9 @@ std::string ProcessWatch::describe(std::span<const int> ended, std::span<const i
 }
 
 std::vector<int> ProcessWatch::look() {
-  std::vector<int> ended;
+  std::vector<int> ended = std::exchange(gone_, {});
   const auto now = std::chrono::steady_clock::now();
-  if (polled_.empty() || now < next_look_) {
+  if (!ended.empty() || polled_.empty() || now < next_look_) {
     return ended;
   }
   next_look_ = now + kPause;

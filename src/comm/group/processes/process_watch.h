@@ -20,7 +20,7 @@ class ProcessWatch {
  public:
   ProcessWatch() = default;  // watches nobody
   // pids[r] is the process of rank r; 0: it is not watched.  Nor is one that the system does not
-  // let this process watch.
+  // let this process watch.  One that is there no more has ended, as the first look() says.
   explicit ProcessWatch(std::span<const pid_t> pids);
 
   // The ranks whose processes have ended and were not returned before.  It asks the system at most
@@ -33,6 +33,7 @@ class ProcessWatch {
  private:
   static constexpr std::chrono::milliseconds kPause{1};
 
+  std::vector<int> gone_;        // ranks whose processes ended before they could be watched
   std::vector<File> processes_;  // by rank
   std::vector<pollfd> polled_;   // by rank; those that have ended have no descriptor
   std::chrono::steady_clock::time_point next_look_;
