@@ -40,6 +40,12 @@ class CudaError : public Error {
   using Error::Error;
 };
 
+// An allocator had no memory; the message has the bytes and the device.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 // A collective did not complete.  `peer` is the rank to blame, or -1 when none can be named.
 class CommError : public Error {
  public:

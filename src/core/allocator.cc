@@ -78,8 +78,8 @@ std::shared_ptr<Allocator> allocator_of(Device device) {
 }
 
 [[noreturn]] void throw_refused(int64_t bytes, Device device, std::string_view reason) {
-  throw Error(fmt::format("out of memory: {} bytes on {}{}{}", bytes, to_string(device),
-                          reason.empty() ? "" : ": ", reason));
+  throw OutOfMemory(fmt::format("out of memory: {} bytes on {}{}{}", bytes, to_string(device),
+                                reason.empty() ? "" : ": ", reason));
 }
 
 void* ask(Allocator& allocator, int64_t bytes, Device device, void* stream) {

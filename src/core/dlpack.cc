@@ -42,12 +42,18 @@ constexpr Known kKnown[] = {
 };
 static_assert(std::size(kKnown) == kNumDTypes);
 
-DLDataType to_dl_type(DType dtype) {
+}  // namespace
+
+DLDataType dlpack::to_dl_type(DType dtype) {
   const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown),
                                    [&](const Known& k) { return k.dtype == dtype; });
   return {known->code, static_cast<uint8_t>(bits(dtype)),
           static_cast<uint16_t>(pack_factor(dtype))};
 }
+
+namespace {
+
+using dlpack::to_dl_type;
 
 // As "float64", "float8_e4m3fnuz" or "uint16 with 4 lanes".
 std::string describe(DLDataType type) {

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "moebius/dtype.h"
+
 enum DLDeviceType : int32_t {
   kDLCPU = 1,
   kDLCUDA = 2,
@@ -90,5 +92,8 @@ static_assert(offsetof(DLTensor, dtype) == 20 && offsetof(DLTensor, byte_offset)
 static_assert(sizeof(DLManagedTensor) == 64);
 static_assert(offsetof(DLManagedTensorVersioned, flags) == 24);
 static_assert(offsetof(DLManagedTensorVersioned, dl_tensor) == 32);
+
+// The type as tensors here say it: packed types are vectors that fill whole bytes.
+DLDataType to_dl_type(DType dtype);
 
 }  // namespace moebius::dlpack

@@ -15,6 +15,7 @@
 #include "comm/group/started.h"
 #include "core/awake_deadline.h"
 #include "core/backoff.h"
+#include "core/interrupt.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 #include "moebius/profile.h"
@@ -188,9 +189,13 @@ void PeerGroup::wait_for(const Wait& wait) {
       group->show_waiting(-1, {});
     }
   } shown{this, Deadline::Clock::now()};
+  InterruptWatch interrupt;
   while (!check(wait)) {
     if (deadline.expired()) {
       fail_late(wait);
+    }
+    if (interrupt.wants_end()) {
+      fail(wait.call, rank(), Failure::Reason::format("rank {} was interrupted", rank()));
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (wait.is_missing(peer)) {

@@ -17,6 +17,7 @@
 #include "comm/group/runner.h"
 #include "core/awake_deadline.h"
 #include "core/cpu_sets.h"
+#include "core/interrupt.h"
 #include "core/worker_team.h"
 
 namespace moebius {
@@ -100,6 +101,7 @@ File Arrival::await_board(std::string_view op,
                           std::chrono::milliseconds timeout) {
   const std::vector<int> awaited = {0};
   AwakeDeadline deadline(timeout);
+  InterruptWatch interrupt;
   for (;;) {
     File file = mailbox_->receive();
     if (file.is_open()) {
@@ -107,6 +109,9 @@ File Arrival::await_board(std::string_view op,
     }
     if (const std::vector<int> ended = watch.look(); !ended.empty()) {
       fail_start(hello_.rank, op, ended.front(), ProcessWatch::describe(ended, awaited));
+    }
+    if (interrupt.wants_end()) {
+      fail_start(hello_.rank, op, hello_.rank, fmt::format("rank {} was interrupted", hello_.rank));
     }
     if (deadline.expired()) {
       fail_start(hello_.rank, op, 0,
