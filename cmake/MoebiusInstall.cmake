@@ -52,8 +52,7 @@ endif()
 install(EXPORT moebiusTargets NAMESPACE moebius:: DESTINATION ${moebius_package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/moebiusConfig.cmake
               ${PROJECT_BINARY_DIR}/moebiusConfigVersion.cmake DESTINATION ${moebius_package_dir})
-install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING
-        PATTERN "*.h")
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(BUILD_SHARED_LIBS)
   # The file says where the prefix is as seen from itself, so the tree may be moved.

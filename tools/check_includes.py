@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an #include that points the wrong way between stages.
 
-core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; siblings never include
-each other. problems/, which the command, tests and benchmarks share, stands beside plan. absent/ stands in
+core <- quant <- {router, comm, experts} <- layer <- checkpoint <- {c_api, plan} <- app; siblings never
+include each other. problems/, which the command, tests and benchmarks share, stands beside plan. absent/ stands in
 for CUDA and NCCL in a build without them. A public header belongs to the stage that implements it and may
 include only public headers and the standard library. A test of tests/<stage>/ may include what the stage
 may, problems/, checkpoint/ and files of tests/. A benchmark of bench/ may include every stage except the
@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "experts": {"core", "quant"},
     "layer": {"core", "quant", "router", "comm", "experts"},
     "checkpoint": {"core", "quant", "layer"},
+    "c_api": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
     "plan": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
     "problems": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
     "absent": {"core", "quant", "router", "comm", "experts", "layer"},
@@ -34,7 +35,7 @@ MAY_INCLUDE = {
 
 # For each stage its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "allocator api deadline device dlpack dtype error float_types graph log parallel_executor pending"
+    "core": "allocator api deadline device dlpack dtype error float_types graph interrupt log parallel_executor pending"
     " profile row_arrivals settings stream support tensor version",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
@@ -46,10 +47,10 @@ PUBLIC_HEADERS = {
 }
 STAGE_OF_HEADER = {
     f"moebius/{name}.h": stage for stage, names in PUBLIC_HEADERS.items() for name in names.split()
-}
+} | {"moebius_c.h": "c_api"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
+STANDARD_HEADER = re.compile(r"^([a-z_0-9]+|std(def|int)\.h)$")
 SOURCE_SUFFIXES = {".h", ".cc", ".cuh", ".cu"}
 
 
@@ -67,7 +68,7 @@ def source_files(folder):
 
 def stage_of(name):
     """Returns the stage that an included name belongs to, or None if it is not ours."""
-    if name.startswith("moebius/"):
+    if name.startswith("moebius/") or name in STAGE_OF_HEADER:
         return STAGE_OF_HEADER.get(name)
     first = name.split("/")[0]
     return first if "/" in name and first in MAY_INCLUDE else None

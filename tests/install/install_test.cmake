@@ -60,8 +60,8 @@ if(num_symbols LESS 100)
   message(FATAL_ERROR "${lib} has ${num_symbols} symbols, expected at least 100")
 endif()
 foreach(symbol IN LISTS symbols)
-  if(NOT symbol MATCHES "^(typeinfo for |typeinfo name for |vtable for )?moebius::[A-Za-z0-9_]+"
-     OR symbol MATCHES "moebius::(comm|quant|experts|layer|checkpoint|plan|app|router|problems)::")
+  if(NOT symbol MATCHES "^((typeinfo for |typeinfo name for |vtable for )?moebius::|moebius_)[A-Za-z0-9_]+"
+     OR symbol MATCHES "moebius::(comm|quant|experts|layer|checkpoint|c_api|plan|app|router|problems)::")
     message(FATAL_ERROR "${lib} shows ${symbol}, expected only what public headers declare")
   endif()
 endforeach()

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "c_api/results.h"
+
+#include "c_api/arrays.h"
+#include "c_api/convert.h"
+#include "c_api/status.h"
+#include "c_api/streams.h"
+
+using namespace moebius;
+using namespace moebius::c_api;
+
+moebius_status moebius_result_array(moebius_result result,
+                                    const char* name,
+                                    int32_t index,
+                                    moebius_array* array) {
+  return guarded([&] {
+    moebius_array& place = expect_out(array, "array");
+    const Using<ResultObject> used(result);
+    const std::string wanted = read_text(name, "name");
+    expect_ge(index, 0, "index");
+    place = make_array(used->array(wanted, index));
+  });
+}
+
+moebius_status moebius_result_wait(moebius_result result, moebius_stream stream) {
+  return guarded([&] { read_stream(stream).wait(find<ResultObject>(result)->event()); });
+}
+
+moebius_status moebius_result_event(moebius_result result, void** cuda_event) {
+  return guarded([&] {
+    void*& place = expect_out(cuda_event, "cuda_event");
+    place = find<ResultObject>(result)->event().native_handle();
+  });
+}
+
+moebius_status moebius_result_destroy(moebius_result result) {
+  return guarded([&] { destroy_handle<ResultObject>(result); });
+}
+
+moebius_status moebius_pending_hook(moebius_pending pending) {
+  return guarded([&] { Using<PendingObject>(pending)->hook(); });
+}
+
+moebius_status moebius_pending_finish(moebius_pending pending, moebius_result* result) {
+  return guarded([&] {
+    moebius_result& place = expect_out(result, "result");
+    const Using<PendingObject> used(pending);
+    place = make_handle(used->finish());
+  });
+}
+
+moebius_status moebius_pending_destroy(moebius_pending pending) {
+  return guarded([&] { destroy_handle<PendingObject>(pending); });
+}

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "c_api/streams.h"
+
+#include "c_api/status.h"
+
+namespace moebius::c_api {
+
+Stream read_stream(moebius_stream stream) {
+  return stream == nullptr ? Stream() : find<StreamObject>(stream)->stream;
+}
+
+namespace {
+
+void give(moebius_stream* out, const auto& make) {
+  moebius_stream& place = expect_out(out, "stream");
+  place = make_handle(std::make_shared<StreamObject>(make()));
+}
+
+}  // namespace
+
+}  // namespace moebius::c_api
+
+using namespace moebius;
+using namespace moebius::c_api;
+
+moebius_status moebius_stream_cpu(int32_t num_threads, moebius_stream* stream) {
+  return guarded([&] { give(stream, [&] { return Stream::cpu(num_threads); }); });
+}
+
+moebius_status moebius_stream_cuda(int32_t index, moebius_stream* stream) {
+  return guarded([&] { give(stream, [&] { return Stream::cuda(index); }); });
+}
+
+moebius_status moebius_stream_wrap_cuda(void* cuda_stream, int32_t index, moebius_stream* stream) {
+  return guarded([&] { give(stream, [&] { return Stream::wrap_cuda(cuda_stream, index); }); });
+}
+
+moebius_status moebius_stream_synchronize(moebius_stream stream) {
+  return guarded([&] { read_stream(stream).synchronize(); });
+}
+
+moebius_status moebius_stream_destroy(moebius_stream stream) {
+  return guarded([&] { destroy_handle<StreamObject>(stream); });
+}

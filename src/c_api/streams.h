@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams of the C API.
+#pragma once
+
+#include <string_view>
+
+#include "c_api/handles.h"
+#include "moebius/stream.h"
+
+namespace moebius::c_api {
+
+struct StreamObject : Object {
+  static constexpr std::string_view kKind = "stream";
+  using Handle = moebius_stream;
+
+  explicit StreamObject(Stream s) : stream(std::move(s)) {}
+  Stream stream;
+};
+
+// The stream of a call; null is a CPU stream.
+Stream read_stream(moebius_stream stream);
+
+}  // namespace moebius::c_api
