@@ -39,6 +39,11 @@ bool ConfigFields::has(std::string_view key) const {
   return it != object_->end() && !it->is_null();
 }
 
+bool ConfigFields::is_null(std::string_view key) const {
+  const auto it = object_->find(key);
+  return it != object_->end() && it->is_null();
+}
+
 const json& ConfigFields::at(std::string_view key) const {
   if (!has(key)) {
     throw InvalidArgument(fmt::format("{}: {}{} is missing", file_, path_, key));

@@ -18,7 +18,8 @@ class ConfigFields {
   // `object` must outlive this.  `path` is its place in the file, such as "quantization_config.".
   ConfigFields(const nlohmann::json& object, std::string file, std::string path = "");
 
-  bool has(std::string_view key) const;
+  bool has(std::string_view key) const;      // null counts as absent
+  bool is_null(std::string_view key) const;  // it is there, and null
   // The first of the keys that is present.  Throws when none is, or when the values of two differ.
   std::string_view first_of(const std::vector<std::string_view>& keys) const;
 

@@ -76,6 +76,7 @@ struct DeepseekDefaults {
   bool renormalize;
   float scaling;
   int64_t first_dense;
+  int64_t num_shared;
 };
 
 void read_deepseek(const ConfigFields& fields,
@@ -100,7 +101,11 @@ void read_deepseek(const ConfigFields& fields,
   router.routed_scaling_factor = fields.float_or("routed_scaling_factor", defaults.scaling);
 
   ModelInfo& info = config.info;
-  info.num_shared_experts = fields.integer_or("n_shared_experts", 0, 0, 1 << 10);
+  // null says that there are none.
+  info.num_shared_experts =
+      fields.is_null("n_shared_experts")
+          ? 0
+          : fields.integer_or("n_shared_experts", defaults.num_shared, 0, 1 << 10);
   info.shared_intermediate = info.num_shared_experts * info.intermediate;
   const int64_t first = fields.integer_or("first_k_dense_replace", defaults.first_dense, 0, kMax);
   const int64_t freq = fields.integer_or("moe_layer_freq", 1, 1, kMax);
@@ -108,15 +113,15 @@ void read_deepseek(const ConfigFields& fields,
 }
 
 void read_deepseek_v2(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"greedy", "softmax", 1, 1, false, 1.0f, 0});
+  read_deepseek(fields, config, {"greedy", "softmax", 1, 1, false, 1.0f, 0, 2});
 }
 
 void read_deepseek_v3(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 8, 4, true, 2.5f, 3});
+  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 8, 4, true, 2.5f, 3, 1});
 }
 
 void read_glm4(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 1, 1, true, 1.0f, 1});
+  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 1, 1, true, 1.0f, 1, 1});
 }
 
 void read_gpt_oss(const ConfigFields& fields, ModelConfig& config) {

@@ -270,6 +270,20 @@ TEST(ConfigForms, MissingGroupsAreRefusedWithTheirDefault) {
             "x: topk_group is missing, expected at most n_group, 2 (it is 4 where it is missing)");
 }
 
+// Defaults are those of the configuration classes in transformers.
+TEST(ConfigForms, SharedExpertsThatAreNotNamedAreThere) {
+  for (const auto& [family, expected] :
+       {std::pair("deepseek_v2", 2), {"deepseek_v3", 1}, {"glm4_moe", 1}}) {
+    json config = small_config(family);
+    config.erase("n_shared_experts");
+    const auto seen = [&] { return checkpoint::parse_model_config(config, "x").info; };
+    EXPECT_EQ(seen().num_shared_experts, expected) << family;
+    EXPECT_EQ(seen().shared_intermediate, expected * seen().intermediate) << family;
+    config["n_shared_experts"] = nullptr;
+    EXPECT_EQ(seen().num_shared_experts, 0) << family;
+  }
+}
+
 TEST(ConfigForms, GroupsOfOneExpertEachAreAPlainTopK) {
   const TempDir dir;
   json config = small_config("deepseek_v3");
