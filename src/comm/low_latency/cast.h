@@ -11,12 +11,14 @@
 
 #include "moebius/dtype.h"
 #include "moebius/low_latency.h"
+#include "quant/row_kernels.h"
 
 namespace moebius {
 
 // Casts a row of `hidden` elements, a multiple of 128, to values e4m3 [hidden] and scales f32
-// [hidden / 128], so that row = values * scales.
-void cast_row(DType dtype,
+// [hidden / 128], so that row = values * scales.  Every table of kernels gives the same bits.
+void cast_row(const quant::RowKernels& kernels,
+              DType dtype,
               const std::byte* row,
               int64_t hidden,
               LowLatencyCast cast,

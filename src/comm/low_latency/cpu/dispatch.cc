@@ -16,6 +16,7 @@
 #include "comm/low_latency/cpu/cpu_transport.h"
 #include "comm/routing/route.h"
 #include "core/parallel.h"
+#include "quant/impls.h"
 
 namespace moebius {
 
@@ -57,6 +58,7 @@ struct Transfer {
   void release_mailboxes();
   std::byte* mailbox_at(int rank);
   void write_messages(const Route& route);
+  void write_message(const quant::RowKernels& kernels, int64_t token, std::byte* to) const;
   MailboxHeader header_of(int source) const;
   void expect_same_rows() const;
   // Finds the rows of received selections, and their messages.
@@ -125,41 +127,50 @@ void Transfer::send() {
   state.call_of_bank[static_cast<size_t>(bank)] = handle->call;
 }
 
+// A message is made where it goes first, and is copied from there to other ranks.
 void Transfer::write_messages(const Route& route) {
-  const LowLatencyLayout& layout = state.layout;
-  const Ids ids = Ids::of(input.topk_ids);
-  const Tensor& x = input.x;
-  const Tensor& row_tags = input.row_tags;
-  const int64_t message_bytes = layout.message_bytes(row);
+  const int64_t message_bytes = state.layout.message_bytes(row);
+  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
   parallel_for(stream, route.num_tokens, 1, [&](int64_t t, int64_t) {
-    // The message is made and cast once, then copied to each rank.
-    std::vector<std::byte> message(static_cast<size_t>(message_bytes));
-    auto* words = reinterpret_cast<int32_t*>(message.data());
-    words[0] = static_cast<int32_t>(t);
-    words[LowLatencyLayout::kTagWord] = row_tags ? row_tags.data<int32_t>()[t] : -1;
-    for (int64_t k = 0; k < layout.topk; ++k) {
-      words[LowLatencyLayout::kFirstIdWord + k] = ids[t * layout.topk + k];
-    }
-    std::byte* payload = message.data() + layout.row_offset();
-    if (input.cast == LowLatencyCast::kNone) {
-      std::memcpy(payload, x.bytes() + t * row.value_bytes, static_cast<size_t>(row.value_bytes));
-      if (row.scale_bytes > 0) {
-        std::memcpy(payload + row.scale_offset(), input.x_scale.bytes() + t * row.scale_bytes,
-                    static_cast<size_t>(row.scale_bytes));
-      }
-    } else {
-      cast_row(x.dtype(), x.bytes() + t * layout.row_bytes(), layout.hidden, input.cast,
-               reinterpret_cast<uint8_t*>(payload),
-               reinterpret_cast<float*>(payload + row.scale_offset()));
-    }
+    const std::byte* made = nullptr;
     for (int r = 0; r < route.num_destinations; ++r) {
       const int32_t index = route.at(t, r);
-      if (index >= 0 && !state.is_dead(r)) {
-        std::memcpy(mailbox_at(r) + LowLatencyLayout::kHeaderBytes + index * message_bytes,
-                    message.data(), message.size());
+      if (index < 0 || state.is_dead(r)) {
+        continue;
+      }
+      std::byte* to = mailbox_at(r) + LowLatencyLayout::kHeaderBytes + index * message_bytes;
+      if (made == nullptr) {
+        write_message(kernels, t, to);
+        made = to;
+      } else {
+        std::memcpy(to, made, static_cast<size_t>(message_bytes));
       }
     }
   });
+}
+
+void Transfer::write_message(const quant::RowKernels& kernels, int64_t token, std::byte* to) const {
+  const LowLatencyLayout& layout = state.layout;
+  const Ids ids = Ids::of(input.topk_ids).from(token * layout.topk);
+  auto* words = reinterpret_cast<int32_t*>(to);
+  words[0] = static_cast<int32_t>(token);
+  words[LowLatencyLayout::kTagWord] = input.row_tags ? input.row_tags.data<int32_t>()[token] : -1;
+  for (int64_t k = 0; k < layout.topk; ++k) {
+    words[LowLatencyLayout::kFirstIdWord + k] = ids[k];
+  }
+  std::byte* payload = to + layout.row_offset();
+  if (input.cast != LowLatencyCast::kNone) {
+    cast_row(kernels, input.x.dtype(), input.x.bytes() + token * layout.row_bytes(), layout.hidden,
+             input.cast, reinterpret_cast<uint8_t*>(payload),
+             reinterpret_cast<float*>(payload + row.scale_offset()));
+    return;
+  }
+  std::memcpy(payload, input.x.bytes() + token * row.value_bytes,
+              static_cast<size_t>(row.value_bytes));
+  if (row.scale_bytes > 0) {
+    std::memcpy(payload + row.scale_offset(), input.x_scale.bytes() + token * row.scale_bytes,
+                static_cast<size_t>(row.scale_bytes));
+  }
 }
 
 void Transfer::wait() {
