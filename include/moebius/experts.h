@@ -160,6 +160,9 @@ struct ExpertsInput {
   Tensor expert_map;         // i32 [E], local index or -1; undefined: topk_ids are local
   Tensor lora_ids;           // i32, standard [M], batched [L, max_rows]: adapter of each row, -1 =
                              // none; undefined: none at all
+  // f32, standard [M], batched [L, max_rows]: the scale that the rows of GEMM2 get which come from
+  // this row of x, above 0; required with QuantDesc::calls_bring_scales of a2, undefined otherwise.
+  Tensor a2_scale;
   bool apply_router_weight_on_input = false;  // already applied: do not weight again
   int max_sms = 0;  // GPUs: the most SMs that a GEMM takes, at least 2; 0: all
   // Batched: how many rows an expert is expected to have, on average; 0: not known.  GPUs pick
@@ -241,8 +244,9 @@ class Experts {
   // no adapter, and counts are cut to [0, max_rows].
   // Throws InvalidArgument for shapes, dtypes and devices that do not fit, kNoOp without
   // topk_weights, a count outside [0, max_rows], an id outside [-1, E) (without expert_map: outside
-  // [-1, L)), which is named with token and slot, a lora id outside [-1, A) of a computed row, and
-  // lora_ids without adapters.
+  // [-1, L)), which is named with token and slot, a lora id outside [-1, A) of a computed row,
+  // lora_ids without adapters, and an a2_scale that is missing, not asked for, or of a computed row
+  // not above 0 and finite.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& intermediate,

@@ -55,7 +55,7 @@ struct GroupShape {
 struct QuantDesc {
   std::optional<QuantFormat> format;  // nullopt: not quantized
   std::optional<GroupShape> shape;
-  // Activation: static scale, f32 [1] (or [L] for a2).
+  // Activation: static scale, f32 [1] (or [L] for a2); for one per row see calls_bring_scales.
   // Weight: f32/bf16/f16 per tensor [L], per channel [L, N], per block [L, row blocks, col blocks],
   // per group [L, N, ceil(K/g)]; e8m0 [L, N, ceil(K/32)] (mx); e4m3 [L, N, ceil(K/16)] (nvfp4).
   // Row blocks of a gated w1 never straddle gate and up: each half has its own ceil(I/row) blocks.
@@ -72,6 +72,14 @@ struct QuantDesc {
   // f32), as DeepSeek-V3.1 requires.  No builder sets this flag: set it in a1 and a2, then call
   // validate().
   bool power_of_two_scale = false;
+  // a2 in fp8 or int8 with a scale per token: every call brings these scales (ExpertsInput::
+  // a2_scale), one for each row of x, instead of taking them from the rows of GEMM2.  Such a scale
+  // is static: all selections of a row share it, and it must be known before GEMM1 has been
+  // computed.  Codes are rounded as with scales per token that are taken from the rows:
+  // fp8 e4m3(clamp(v / scale, -448, 448)), int8 v * (1 / scale) to the nearest, halves away from
+  // zero.  `scale` is then undefined.  No builder sets this flag: set it in a2, then call
+  // validate().
+  bool calls_bring_scales = false;
 };
 
 // The arguments of the builders: every tensor of the four operands.  Each of them is optional.

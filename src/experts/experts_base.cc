@@ -101,6 +101,9 @@ void ExpertsBase::fill_order(const ExpertsInput& input, RowOrder& order) const {
   if (input.lora_ids) {
     validate_lora_ids(desc_, input.lora_ids, order);
   }
+  if (input.a2_scale) {
+    validate_a2_scale(input.a2_scale, order);
+  }
 }
 
 void ExpertsBase::clear_skipped(const RowOrder& order,

@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "experts/cpu/kernels.h"
 #include "quant/e4m3_values.h"
+#include "quant/given_scales.h"
 #include "quant/groups.h"
 
 namespace moebius {
@@ -115,7 +116,10 @@ void decode_row(const std::byte* codes,
 }
 
 RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
-    : spec_(activation_spec(desc)), static_scale_(desc.scale), global_scale_(desc.alpha_or_gscale) {
+    : spec_(activation_spec(desc)),
+      static_scale_(desc.scale),
+      global_scale_(desc.alpha_or_gscale),
+      takes_scales_(desc.calls_bring_scales) {
   if (!spec_) {
     return;
   }
@@ -139,7 +143,11 @@ Tensor RowQuantizer::of_expert(const Tensor& constant, int64_t e) const {
 void RowQuantizer::values(const Tensor& rows,
                           int64_t e,
                           const Tensor& values,
+                          const float* scales,
                           const Stream& stream) const {
+  if (takes_scales_) {
+    return quant::quantize_dequantize_given(rows, *spec_, scales, values, stream);
+  }
   quantize_dequantize(rows, *spec_, values, stream, of_expert(static_scale_, e),
                       of_expert(global_scale_, e));
 }
@@ -176,6 +184,9 @@ void RowQuantizer::codes(
   const int64_t num_rows = rows.dim(0);
   if (num_rows == 0) {
     return;
+  }
+  if (takes_scales_) {
+    return quant::quantize_given(rows, *spec_, scales, codes, stream);
   }
   const bool per_tensor = spec_->group.is_per_tensor();
   const Shape scale_shape = per_tensor ? Shape{1, 1} : Shape{num_rows, num_blocks(rows.dim(1))};
@@ -223,7 +234,7 @@ void CallRows::input_values(const ExpertsInput& input, const Tensor& values, flo
   }
   for_each_input_group(*this, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
     if (quantizer.active()) {
-      quantizer.values(x.slice(begin, end), e, values.slice(begin, end), stream);
+      quantizer.values(x.slice(begin, end), e, values.slice(begin, end), nullptr, stream);
     } else {
       widen_rows(x.slice(begin, end), values.slice(begin, end), stream);
     }
@@ -245,10 +256,22 @@ Tensor CallRows::input_codes(const ExpertsInput& input, const Tensor& codes, flo
   return codes;
 }
 
-void CallRows::hidden_values(const Tensor& rows) const {
+void CallRows::take_scales(const Tensor& a2_scale,
+                           int64_t begin,
+                           int64_t end,
+                           float* scales) const {
+  if (!quantizer.takes_scales()) {
+    return;
+  }
+  for (int64_t r = begin; r < end; ++r) {
+    scales[r - begin] = a2_scale.data<float>()[order.input_row(r)];
+  }
+}
+
+void CallRows::hidden_values(const Tensor& rows, const float* scales) const {
   for_each_sorted_group(*this, [&](int64_t e, int64_t begin, int64_t end) {
     const Tensor part = rows.slice(begin, end);
-    quantizer.values(part, e, part, stream);
+    quantizer.values(part, e, part, quantizer.takes_scales() ? scales + begin : nullptr, stream);
   });
 }
 

@@ -40,16 +40,24 @@ class RowQuantizer {
   // The number of f32 scales per row of k elements: one, or one per block; 1 when not active().
   int64_t num_blocks(int64_t k) const;
 
+  // Whether a call brings the scale of each row (QuantDesc::calls_bring_scales).
+  bool takes_scales() const { return takes_scales_; }
+
   // Sets values f32 [R, k], which may be `rows`, from rows [R, k] of local expert e (any when not
-  // per_expert()).
-  void values(const Tensor& rows, int64_t e, const Tensor& values, const Stream& stream) const;
+  // per_expert()).  `scales` [R] are those that the call brings; null where it brings none.
+  void values(const Tensor& rows,
+              int64_t e,
+              const Tensor& values,
+              const float* scales,
+              const Stream& stream) const;
   // Sets values f32 [R, k] to what codes of mx or nvfp4 stand for, with scales as in
   // ExpertsInput::x_scale.
   void decode(const Tensor& codes,
               const Tensor& scale,
               const Tensor& values,
               const Stream& stream) const;
-  // Sets codes [R, k] and scales [R, num_blocks(k)]; for fp8 and int8.
+  // Sets codes [R, k] and scales [R, num_blocks(k)]; for fp8 and int8.  With takes_scales() the
+  // scales are there already.
   void codes(const Tensor& rows,
              int64_t e,
              const Tensor& codes,
@@ -63,6 +71,7 @@ class RowQuantizer {
   Tensor static_scale_;  // f32 [1] or [L]
   Tensor global_scale_;  // f32 [1] or [L]
   bool per_expert_ = false;
+  bool takes_scales_ = false;
 };
 
 // Says which rows [rows, H] GEMM1 reads in a call: x's rows in x's order, or, where
@@ -93,8 +102,12 @@ struct CallRows {
   // where it holds codes, and `codes` otherwise.
   Tensor input_codes(const ExpertsInput& input, const Tensor& codes, float* scales) const;
 
-  // Quantize the rows of GEMM2, which are sorted by expert.
-  void hidden_values(const Tensor& rows) const;
+  // Sets scales [R] to those that the call brings for rows [begin, end) of GEMM2, R = end - begin,
+  // where quantizer.takes_scales() holds.
+  void take_scales(const Tensor& a2_scale, int64_t begin, int64_t end, float* scales) const;
+  // Quantize the rows of GEMM2, which are sorted by expert.  With quantizer.takes_scales() `scales`
+  // are there already; otherwise hidden_values() has no use for them.
+  void hidden_values(const Tensor& rows, const float* scales = nullptr) const;
   void hidden_codes(const Tensor& rows, const Tensor& codes, float* scales) const;
 };
 

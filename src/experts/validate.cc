@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -23,6 +24,12 @@
 namespace moebius {
 
 namespace {
+
+// The index of an element of a tensor [M] or [L, max_rows], as messages name it.
+std::string row_index(const Tensor& tensor, int64_t row) {
+  return tensor.num_dims() == 1 ? fmt::format("{}", row)
+                                : fmt::format("{}, {}", row / tensor.dim(1), row % tensor.dim(1));
+}
 
 // One of w1 and w2: [L, rows, cols], whose block scales restart after gate_rows rows.
 struct WeightSizes {
@@ -318,13 +325,33 @@ void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const Ro
     if (ids[row] >= -1 && ids[row] < desc.num_adapters) {
       continue;
     }
-    const std::string index =
-        lora_ids.num_dims() == 1
-            ? fmt::format("{}", row)
-            : fmt::format("{}, {}", row / lora_ids.dim(1), row % lora_ids.dim(1));
     throw InvalidArgument(
-        fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters", index, ids[row],
-                    desc.num_adapters - 1, desc.num_adapters));
+        fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters",
+                    row_index(lora_ids, row), ids[row], desc.num_adapters - 1, desc.num_adapters));
+  }
+}
+
+void expect_a2_scale(const Experts& experts, const Tensor& a2_scale, const Shape& shape) {
+  const bool is_brought = experts.quant().a2.calls_bring_scales;
+  expect(is_brought == a2_scale.defined(), [&] {
+    return fmt::format("a2_scale is {}, but the calls of experts {} {} scales of a2",
+                       is_brought ? "missing" : "given", experts.name(),
+                       is_brought ? "bring" : "do not bring");
+  });
+  if (is_brought) {
+    expect_tensor(a2_scale, DType::kF32, shape, "a2_scale");
+  }
+}
+
+void validate_a2_scale(const Tensor& a2_scale, const RowOrder& order) {
+  const auto* scales = a2_scale.data<float>();
+  for (int64_t r = 0; r < order.num_rows; ++r) {
+    const int64_t row = order.input_row(r);
+    if (scales[row] > 0.0f && std::isfinite(scales[row])) {
+      continue;
+    }
+    throw InvalidArgument(fmt::format("a2_scale[{}] is {}, expected above 0 and finite",
+                                      row_index(a2_scale, row), scales[row]));
   }
 }
 
@@ -371,6 +398,8 @@ void validate_call(const Experts& experts,
                   batched ? Shape{desc.num_local_experts, rows} : Shape{rows}, "lora_ids");
     expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
+  expect_a2_scale(experts, input.a2_scale,
+                  batched ? Shape{desc.num_local_experts, rows} : Shape{rows});
 
   if (experts.traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
       !input.apply_router_weight_on_input) {
@@ -384,7 +413,8 @@ void validate_call(const Experts& experts,
       {&input.topk_ids, "topk_ids"},
       {&input.expert_num_tokens, "expert_num_tokens"},
       {&input.expert_map, "expert_map"},
-      {&input.lora_ids, "lora_ids"}};
+      {&input.lora_ids, "lora_ids"},
+      {&input.a2_scale, "a2_scale"}};
   for (const auto& [operand, what] : operands) {
     if (*operand) {
       expect_on(*operand, device, what);

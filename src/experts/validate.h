@@ -30,6 +30,11 @@ void validate_weights_device(const ExpertsDesc& desc, const ExpertWeights& weigh
 struct RowOrder;
 // Checks the adapters of the rows in `order`; the message names row, id and A.
 void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order);
+// Checks that a2_scale is given, in this shape, where the calls of the experts bring it, and
+// nowhere else.
+void expect_a2_scale(const Experts& experts, const Tensor& a2_scale, const Shape& shape);
+// Checks the static scales of the rows in `order`; the message names row and scale.
+void validate_a2_scale(const Tensor& a2_scale, const RowOrder& order);
 
 // Checks everything about a call on `device` but the values of ids and counts.
 void validate_call(const Experts& experts,

@@ -28,6 +28,7 @@ QuantDesc without_tensors(const QuantDesc& desc) {
   scheme.format = desc.format;
   scheme.shape = desc.shape;
   scheme.power_of_two_scale = desc.power_of_two_scale;
+  scheme.calls_bring_scales = desc.calls_bring_scales;
   return scheme;
 }
 
@@ -36,13 +37,15 @@ std::string to_string(const QuantDesc& scheme) {
     return "not quantized";
   }
   const GroupShape shape = scheme.shape.value_or(GroupShape{});
-  return fmt::format("{} by {{{}, {}}}{}", name(*scheme.format), shape.row, shape.col,
-                     scheme.power_of_two_scale ? " with powers of two" : "");
+  return fmt::format("{} by {{{}, {}}}{}{}", name(*scheme.format), shape.row, shape.col,
+                     scheme.power_of_two_scale ? " with powers of two" : "",
+                     scheme.calls_bring_scales ? " with scales that calls bring" : "");
 }
 
 void expect_scheme(const QuantDesc& given, const QuantDesc& expected, std::string_view what) {
   const bool is_equal = given.format == expected.format && given.shape == expected.shape &&
-                        given.power_of_two_scale == expected.power_of_two_scale;
+                        given.power_of_two_scale == expected.power_of_two_scale &&
+                        given.calls_bring_scales == expected.calls_bring_scales;
   expect(is_equal, [&] {
     return fmt::format("{} is {}, expected {} as the weights that are replaced", what,
                        to_string(given), to_string(expected));

@@ -38,6 +38,7 @@ struct Scheme {
   bool static_scales = false;  // of a1 and a2; for nvfp4 these are global scales
   bool zero_points = false;
   bool power_of_two_scales = false;  // of activations
+  bool calls_bring_scales = false;   // see QuantDesc; the input then has an a2_scale
 };
 inline void PrintTo(const Scheme& scheme, std::ostream* out) {
   *out << scheme.name;
@@ -92,6 +93,23 @@ inline constexpr Scheme kSchemes[] = {
      .block = {1, 16},
      .static_scales = true},
     {"nvfp4_w4a16", std::nullopt, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
+};
+
+// Schemes whose calls bring a scale for each row of GEMM2.  Why apart: a layer needs more than
+// weights to be called with them.
+inline constexpr Scheme kBroughtScales[] = {
+    {.name = "fp8_token_brought",
+     .activation = QuantFormat::kFp8,
+     .weight = QuantFormat::kFp8,
+     .scales = WeightScales::kChannel,
+     .per_token = true,
+     .calls_bring_scales = true},
+    {.name = "int8_token_brought",
+     .activation = QuantFormat::kInt8,
+     .weight = QuantFormat::kInt8,
+     .scales = WeightScales::kChannel,
+     .per_token = true,
+     .calls_bring_scales = true},
 };
 
 // The entry of kSchemes with this name; throws InvalidArgument where there is none.
@@ -155,7 +173,25 @@ class ExpertProblemMaker {
     if (c.num_adapters > 0) {
       add_adapters(c, out);
     }
+    if (c.scheme.calls_bring_scales) {
+      out.input.a2_scale = a2_scale(out.input, *c.scheme.activation);
+    }
     return out;
+  }
+
+  // A scale for every row; padding rows of the batched format get NaN.
+  Tensor a2_scale(const ExpertsInput& input, QuantFormat format) {
+    const bool batched = input.x.num_dims() == 3;
+    const float largest_code = format == QuantFormat::kFp8 ? 448.0f : 127.0f;
+    const Tensor scales =
+        uniform(batched ? Shape{input.x.dim(0), input.x.dim(1)} : Shape{input.x.dim(0)},
+                DType::kF32, 0.5f * kLargestHidden / largest_code, kLargestHidden / largest_code);
+    for (int64_t e = 0; batched && e < scales.dim(0); ++e) {
+      const Tensor padding =
+          scales[e].slice(input.expert_num_tokens.data<int32_t>()[e], scales.dim(1));
+      std::fill_n(padding.data<float>(), padding.numel(), std::nanf(""));
+    }
+    return scales;
   }
 
   ExpertWeights make_weights(const ExpertsDesc& d, const ExpertCase& c) {
@@ -358,6 +394,7 @@ class ExpertProblemMaker {
         QuantConfig::make(s.activation, s.per_token, s.scales == WeightScales::kChannel,
                           blocks ? std::optional(s.block) : std::nullopt, std::move(t), s.weight);
     config.a1.power_of_two_scale = config.a2.power_of_two_scale = s.power_of_two_scales;
+    config.a2.calls_bring_scales = s.calls_bring_scales;
     config.validate();
     return config;
   }

@@ -187,4 +187,9 @@ constexpr GroupCode group_code(const QuantizeSpec& spec, const Range& range, flo
   }
 }
 
+// The code of a whole row, in fp8 or int8 per token, whose scale is given.
+constexpr GroupCode given_row_code(QuantFormat format, float scale) {
+  return {.factor = format == QuantFormat::kInt8 ? 1.0f / scale : scale, .scale = scale};
+}
+
 }  // namespace moebius::quant

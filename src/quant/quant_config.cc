@@ -55,6 +55,26 @@ bool is_block(const GroupShape& shape) {
   return shape.row >= 0 && shape.col >= 1;
 }
 
+// Only GEMM2's rows do not exist yet when a call begins; those of GEMM1 can come as codes.
+void validate_brought_scales(const QuantDesc& desc, std::string_view which) {
+  if (!desc.calls_bring_scales) {
+    return;
+  }
+  expect(which == "a2", [&] {
+    return fmt::format("calls bring scales of {}: they bring those of a2 alone", which);
+  });
+  const bool is_code = desc.format == QuantFormat::kFp8 || desc.format == QuantFormat::kInt8;
+  expect(is_code && desc.shape && desc.shape->is_per_token(), [&] {
+    return fmt::format(
+        "calls bring scales of {}, which is {} in groups of {}: they are of fp8 or int8 per token "
+        "{{1, -1}}",
+        which, desc.format ? name(*desc.format) : "not quantized",
+        to_string(desc.shape.value_or(GroupShape{})));
+  });
+  expect(!desc.scale,
+         [&] { return fmt::format("calls bring scales of {}, and it has a scale, too", which); });
+}
+
 void validate_activation(const QuantDesc& desc, std::string_view which) {
   expect(desc.format != QuantFormat::kInt4, [&] {
     return fmt::format("{} is int4: int4 is a format of weights, not of activations", which);
@@ -79,6 +99,7 @@ void validate_activation(const QuantDesc& desc, std::string_view which) {
         which, desc.format ? name(*desc.format) : "not quantized",
         to_string(desc.shape.value_or(GroupShape{})));
   });
+  validate_brought_scales(desc, which);
 }
 
 // Builds the four descs, with both GEMMs treated alike, as every builder needs them.
@@ -122,6 +143,7 @@ void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
     expect(false, fmt::format("{} has zero points but is {}: only int4 and int8 weights have them",
                               which, desc.format ? name(*desc.format) : "not quantized"));
   }
+  expect(!desc.calls_bring_scales, "calls bring scales of weights: they bring those of a2 alone");
   if (desc.power_of_two_scale) {
     expect(false, fmt::format("{} has power-of-two (UE8M0) scales: they are of fp8 activations "
                               "scaled by blocks, not of weights",

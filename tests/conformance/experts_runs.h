@@ -50,8 +50,9 @@ inline ExpertWeights placed(ExpertWeights weights, const testing::Place& place) 
 }
 
 inline ExpertsInput placed(ExpertsInput input, const testing::Place& place) {
-  for (Tensor* tensor : {&input.x, &input.x_scale, &input.topk_ids, &input.topk_weights,
-                         &input.expert_num_tokens, &input.expert_map, &input.lora_ids}) {
+  for (Tensor* tensor :
+       {&input.x, &input.x_scale, &input.topk_ids, &input.topk_weights, &input.expert_num_tokens,
+        &input.expert_map, &input.lora_ids, &input.a2_scale}) {
     *tensor = place.take(*tensor);
   }
   return input;
@@ -79,7 +80,8 @@ inline Tensor apply(const Experts& experts, const ExpertsInput& input, const Str
 
 // Rows [M, ..] as [M * K, ..], each K times; a single scale of all rows stays.
 inline Tensor repeated(const Tensor& rows, int64_t num_tokens, int64_t topk) {
-  if (!rows.defined() || rows.numel() == 1 || num_tokens == 0) {
+  const bool is_of_all_rows = rows.num_dims() == 2 && rows.numel() == 1;
+  if (!rows.defined() || is_of_all_rows || num_tokens == 0) {
     return rows;
   }
   const int64_t row_bytes = rows.nbytes() / num_tokens;
@@ -102,6 +104,7 @@ inline ExpertsInput one_selection_each(const ExpertsInput& input) {
   out.x = repeated(input.x, num_tokens, topk);
   out.x_scale = repeated(input.x_scale, num_tokens, topk);
   out.lora_ids = repeated(input.lora_ids, num_tokens, topk);
+  out.a2_scale = repeated(input.a2_scale, num_tokens, topk);
   out.topk_ids = Tensor::empty({num_selections, topk}, DType::kI32);
   out.topk_weights = Tensor::empty({num_selections, topk}, DType::kF32);
   std::fill_n(out.topk_ids.data<int32_t>(), out.topk_ids.numel(), -1);

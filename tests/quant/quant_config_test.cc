@@ -304,6 +304,24 @@ TEST(QuantConfig, ValidateSeesWhatWasFilledByHand) {
   expect_mentions(message_of([&] { config.validate(); }), "a2 has zero points");
 }
 
+TEST(QuantConfig, CallsBringScalesOfGemm2sRowsPerToken) {
+  QuantConfig config = QuantConfig::fp8_w8a8({}, true, true);
+  config.a2.calls_bring_scales = true;
+  EXPECT_NO_THROW(config.validate());
+  EXPECT_EQ(activation_spec(config.a2)->group, GroupShape::per_token());
+  config.a2.scale = vector(1);
+  expect_mentions(message_of([&] { config.validate(); }), "it has a scale, too");
+  config.a2.scale = {};
+  config.a2.shape = GroupShape::per_tensor();
+  expect_mentions(message_of([&] { config.validate(); }), "is fp8 in groups of {-1, -1}");
+  config.a2.shape = GroupShape::per_token();
+  config.a1.calls_bring_scales = true;
+  expect_mentions(message_of([&] { config.validate(); }), "calls bring scales of a1");
+  config.a1.calls_bring_scales = false;
+  config.w2.calls_bring_scales = true;
+  expect_mentions(message_of([&] { config.validate(); }), "calls bring scales of weights");
+}
+
 TEST(QuantConfig, PowersOfTwoAreScalesOfFp8ActivationsByBlocks) {
   QuantConfig config = QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128});
   EXPECT_FALSE(activation_spec(config.a1)->power_of_two_scale);

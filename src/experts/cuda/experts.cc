@@ -329,6 +329,14 @@ class CudaExperts final : public ExpertsBase {
     return x;
   }
 
+  GivenScales given_scales(const Call& call) const {
+    if (!call.input.a2_scale) {
+      return {};
+    }
+    return {call.input.a2_scale.data<float>(),
+            is_batched() ? nullptr : call.buffers.token_of_row.data<int32_t>()};
+  }
+
   // Computes GEMM2's rows.
   RowOperand compute_hidden(const Call& call, const RowOperand& x) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
@@ -345,12 +353,13 @@ class CudaExperts final : public ExpertsBase {
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
     if (activates_to_codes()) {
-      activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream);
+      activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream,
+                        given_scales(call));
       return buffers.hidden;
     }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     if (a2_.active()) {
-      a2_.encode(buffers.act, rows, buffers.hidden, stream);
+      a2_.encode(buffers.act, rows, buffers.hidden, stream, given_scales(call));
     }
     return buffers.hidden;
   }

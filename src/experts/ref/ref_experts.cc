@@ -246,7 +246,7 @@ class RefExperts final : public ExpertsBase {
         }
       }
     }
-    quantize_hidden(buffers, stream);
+    quantize_hidden(input, buffers, stream);
     for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
       const int64_t first = order.expert_offsets[e];
       const auto act = [&](int64_t i) -> Row<Real> {
@@ -382,13 +382,16 @@ class RefExperts final : public ExpertsBase {
     }
   }
 
-  void quantize_hidden(Buffers<double>&, const Stream&) const {}
-  void quantize_hidden(Buffers<float>& buffers, const Stream& stream) const {
+  void quantize_hidden(const ExpertsInput&, Buffers<double>&, const Stream&) const {}
+  void quantize_hidden(const ExpertsInput& input,
+                       Buffers<float>& buffers,
+                       const Stream& stream) const {
     if (!quantize_a2_.active()) {
       return;
     }
     const RowOrder& order = buffers.order;
     const CallRows rows = {desc_, order, quantize_a2_, stream};
+    rows.take_scales(input.a2_scale, 0, order.num_rows, buffers.act_scales);
     const Tensor act =
         Tensor::borrow(buffers.act, {order.num_slots, desc_.intermediate}, DType::kF32);
     if (w2_.codes()) {
@@ -396,7 +399,7 @@ class RefExperts final : public ExpertsBase {
       rows.hidden_codes(act, codes, buffers.act_scales);
       load_codes(codes, order.num_rows, buffers.act);
     } else {
-      rows.hidden_values(act);
+      rows.hidden_values(act, buffers.act_scales);
     }
   }
 

@@ -338,9 +338,13 @@ void ItemStages::quantize_hidden(const ItemWork& work) const {
   Tensor rows = act;
   if (gemm2_.has_codes()) {
     rows = Tensor::borrow(work.buffers.codes, act.shape(), gemm2_.code_dtype());
+    for (int64_t i = 0; quantizer.takes_scales() && i < work.item.rows(); ++i) {
+      work.buffers.hidden.scales[i] =
+          work.call.a2_scale[work.call.order.input_row(work.item.begin + i)];
+    }
     quantizer.codes(act, work.item.e, rows, work.buffers.hidden.scales, Stream::cpu(1));
   } else if (quantizer.active()) {
-    quantizer.values(act, work.item.e, act, Stream::cpu(1));
+    quantizer.values(act, work.item.e, act, nullptr, Stream::cpu(1));
   }
   pack_hidden(work, rows);
 }

@@ -82,6 +82,7 @@ struct ItemCall {
   Tensor rows;            // what GEMM2 writes: [slots, H] or the output
   const float* weights;   // one per row in computing order; null: rows are not weighted
   Tensor lora_ids;        // one per token, or undefined
+  const float* a2_scale;  // f32, one per input row; null: GEMM2's rows have scales of their own
   const RowOrder& order;
 };
 

@@ -171,6 +171,7 @@ class TileExperts final : public ExpertsBase {
                            rows,
                            buffers.weights,
                            input.lora_ids,
+                           input.a2_scale ? input.a2_scale.data<float>() : nullptr,
                            buffers.order};
     const int64_t num_items = cut_items(buffers.order, desc_.num_local_experts, buffers.item_rows,
                                         kItemsPerThread * stream.num_threads(), buffers.items);

@@ -31,6 +31,7 @@ struct Args {
   float* scale;     // [M, num_groups]
   int group_lanes;  // threads whose vectors share a scale, a power of two up to a warp
   int num_groups;   // per row
+  GivenScales given;
 };
 
 __device__ __forceinline__ float largest_of_lanes(float max, int lanes) {
@@ -45,6 +46,12 @@ __device__ __forceinline__ quant::GroupCode code_of_group(const Args& p, float l
   QuantizeSpec spec = p.spec;  // with a constant format, so that the other rules drop out
   spec.format = kHow == Encode::kE4M3Divide ? QuantFormat::kFp8 : QuantFormat::kInt8;
   return quant::group_code(spec, {0.0f, largest}, 0.0f);
+}
+
+template <Encode kHow>
+__device__ __forceinline__ quant::GroupCode code_of_given(float scale) {
+  return quant::given_row_code(kHow == Encode::kE4M3Divide ? QuantFormat::kFp8 : QuantFormat::kInt8,
+                               scale);
 }
 
 template <Encode kHow, typename T>
@@ -131,7 +138,8 @@ __global__ void __launch_bounds__(kThreads) activate_rows_kernel(const __grid_co
       largest = fmaxf(largest, of_warp[turn][w]);
     }
     turn ^= 1;
-    const quant::GroupCode group = code_of_group<kHow>(p, largest);
+    const quant::GroupCode group = p.given.are_given() ? code_of_given<kHow>(p.given.of(row))
+                                                       : code_of_group<kHow>(p, largest);
     if (threadIdx.x == 0) {
       p.scale[row] = group.scale;
     }
@@ -189,7 +197,8 @@ void activate_to_codes(const ActivationSpec& activation,
                        const RowGroups& rows,
                        const Tensor& input,
                        const RowOperand& out,
-                       const Stream& on) {
+                       const Stream& on,
+                       const GivenScales& given) {
   const int64_t room = out.values.dim(0);
   if (room == 0) {
     return;
@@ -207,6 +216,7 @@ void activate_to_codes(const ActivationSpec& activation,
   p.spec = spec;
   p.scale = out.scale.data<float>();
   p.num_groups = static_cast<int>(out.scale.dim(1));
+  p.given = given;
   p.group_lanes = p.num_groups > 1 ? static_cast<int>(out.block) / kVector : 0;
   const Encode how = quant::encode_of(spec);
   visit_float(input.dtype(), [&](auto type) {

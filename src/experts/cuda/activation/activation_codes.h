@@ -6,6 +6,7 @@
 #pragma once
 
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/rows/given_scales.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 
@@ -15,13 +16,15 @@ namespace moebius::cuda {
 // vectors of eight.
 bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width);
 
-// input [M, N] is as for activate(), out as RowCoder::take makes it.
+// input [M, N] is as for activate(), out as RowCoder::take makes it.  `given` scales are of rows
+// with one scale each.
 // REQUIRES: can_activate_to_codes().
 void activate_to_codes(const ActivationSpec& activation,
                        const QuantizeSpec& spec,
                        const RowGroups& rows,
                        const Tensor& input,
                        const RowOperand& out,
-                       const Stream& stream);
+                       const Stream& stream,
+                       const GivenScales& given = {});
 
 }  // namespace moebius::cuda

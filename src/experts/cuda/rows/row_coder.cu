@@ -40,6 +40,7 @@ struct Args {
   float* scale;               // per group; nullptr: not stored
   void* values;
   bool is_bf16;  // values are code times block scale, if there is one; else 8-bit codes
+  GivenScales given;
 };
 
 __device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
@@ -73,6 +74,14 @@ __device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t row) {
   return a.tensor_scale[a.spec.global_scale_per_row ? row
                         : a.is_per_expert           ? group_of(a.rows, row)
                                                     : 0];
+}
+
+__device__ __forceinline__ quant::GroupCode code_of_group(const Args& a,
+                                                          int64_t row,
+                                                          const quant::Range& range,
+                                                          float tensor_scale) {
+  return a.given.are_given() ? quant::given_row_code(a.spec.format, a.given.of(row))
+                             : quant::group_code(a.spec, range, tensor_scale);
 }
 
 // Quantizes and stores eight elements of a row from element i on.
@@ -128,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_c
       range.max = largest_of_lanes(range.max, a.lanes);
     }
     const float tensor_scale = tensor_scale_of(a, row);
-    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale);
+    const quant::GroupCode group = code_of_group(a, row, range, tensor_scale);
     const auto factor = quant::device::make_factor(group.factor, group.zero_point);
     const float scale = a.is_bf16 ? block_scale(a.spec, group, tensor_scale) : 1.0f;
     if (own < end) {
@@ -164,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant_
       }
       range.max = largest_of_lanes(range.max, kWarp);
     }
-    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale);
+    const quant::GroupCode group = code_of_group(a, row, range, tensor_scale);
     const quant::device::Factor factor = quant::device::make_factor(group.factor, group.zero_point);
     if (lane == 0 && a.scale != nullptr) {
       a.scale[row * a.num_groups + begin / a.group] = group.scale;
@@ -444,7 +453,8 @@ void RowCoder::decode(const Tensor& codes,
 void RowCoder::encode(const Tensor& x,
                       const RowGroups& rows,
                       const RowOperand& out,
-                      const Stream& on) const {
+                      const Stream& on,
+                      const GivenScales& given) const {
   if (x.numel() == 0) {
     return;
   }
@@ -468,6 +478,7 @@ void RowCoder::encode(const Tensor& x,
   a.scale = scales_ == RowScales::kPerRow ? out.scale.data<float>() : nullptr;
   a.values = out.values.raw();
   a.is_bf16 = dtype() == DType::kBF16;
+  a.given = given;
   const bool is_over_rows = scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
   float* largest = nullptr;
   if (is_over_rows || spec_->global_scale_per_row) {

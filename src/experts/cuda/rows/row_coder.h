@@ -12,6 +12,7 @@
 
 #include "core/scratch.h"
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/rows/given_scales.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 #include "quant/group_rule.h"
@@ -34,11 +35,13 @@ class RowCoder {
   RowFacts facts(int64_t k) const;
   // Room for `rows` quantized rows of k elements.
   RowOperand take(Scratch& scratch, int64_t rows, int64_t k) const;
-  // Quantizes the rows in use of x [rows, k], which is in in_dtype, to out.
+  // Quantizes the rows in use of x [rows, k], which is in in_dtype, to out.  `given` scales are of
+  // fp8 or int8 per token.
   void encode(const Tensor& x,
               const RowGroups& rows,
               const RowOperand& out,
-              const Stream& stream) const;
+              const Stream& stream,
+              const GivenScales& given = {}) const;
   // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
   // Whether codes that a caller gives are decoded to values before they are multiplied.
