@@ -62,6 +62,9 @@ struct KernelInput {
   // i32 [T]: adapter of each token, -1 = none.  Each rank may give ids or not, whatever the others
   // do, but the number of adapters must be the same on all ranks.
   Tensor lora_ids = {};
+  // f32 [T]: the static scale of each token's rows of GEMM2; see ExpertsInput::a2_scale.  It goes
+  // where the token goes (PrepareInput::extras).
+  Tensor a2_scale = {};
   // Adds the shared experts' result: output becomes the routed experts' rounded sum plus
   // shared_output, rounded again.
   bool add_shared = false;
@@ -92,7 +95,8 @@ class ModularKernel {
   // shared_experts and router may be null, but a monolithic prepare/finalize needs a router.
   // Throws InvalidArgument that names both sides: for activation formats that differ, a batched
   // format without a limit of tokens or a standard one with it, a monolithic backend without a
-  // router, and a weight-and-reduce or a quantization that prepare/finalize does not accept.
+  // router, a weight-and-reduce or a quantization that prepare/finalize does not accept, and
+  // experts with an a2_scale for each row behind a backend that carries no extra tensors.
   ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
                 std::unique_ptr<Experts> experts,
                 std::shared_ptr<const SharedExperts> shared_experts = nullptr,

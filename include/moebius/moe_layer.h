@@ -120,6 +120,8 @@ struct MoeLayerInput {
   Tensor topk_weights = {};
   // i32 [T]: adapter of each token, -1 = none; undefined: no token has an adapter.
   Tensor lora_ids = {};
+  // f32 [T]: see KernelInput::a2_scale.
+  Tensor a2_scale = {};
   // See KernelInput::options.
   std::optional<KernelOptions> kernel = std::nullopt;
 };

@@ -43,7 +43,8 @@ class SharedExperts {
  public:
   // experts: L = E = K = 1, batched format.  gate [1, H] f32, bf16 or f16, or undefined.
   // chunk_tokens: the most rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS
-  // (default 32768).  Throws InvalidArgument where these do not fit.
+  // (default 32768).  Throws InvalidArgument where these do not fit, and for experts whose calls
+  // bring scales of GEMM2's rows (QuantDesc::calls_bring_scales).
   // The gate is copied unless nobody else holds it.
   SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens = 0);
   // Throws InvalidArgument for an empty function.

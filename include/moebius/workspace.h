@@ -23,6 +23,7 @@ enum class WorkspaceSlot : uint8_t {
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
+  kExtras,         // prepare: extra tensors of the caller, beside the rows
   kRouter,         // monolithic kernel: ids and weights chosen after prepare
   kIntermediate,   // experts: GEMM2's operand
   kScratch,        // experts: anything else
@@ -30,7 +31,7 @@ enum class WorkspaceSlot : uint8_t {
   kFinalize,       // finalize: reduced rows before they travel; low latency: weights of 1
   kShared,         // shared experts: everything they need
 };
-inline constexpr int kNumWorkspaceSlots = 10;
+inline constexpr int kNumWorkspaceSlots = 11;
 
 struct TensorSpec {
   Shape shape;

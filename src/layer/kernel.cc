@@ -270,7 +270,7 @@ CallPlan ModularKernel::State::plan_of(const Call& call) const {
   facts.takes_columns = transport.traits().takes_columns;
   facts.gives_parts = experts->traits().gives_parts;
   facts.can_come_in_waves =
-      !input.lora_ids && experts->traits().takes_arriving_rows &&
+      !input.lora_ids && !input.a2_scale && experts->traits().takes_arriving_rows &&
       transport.sends_in_waves(experts->quant(), defers_input_quant(*experts));
   return plan_call(chosen, facts);
 }
@@ -381,6 +381,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
       .defer_input_quant = defers_input_quant(*experts),
       .may_quantize_transfers = experts->traits().takes_quantized_transfers,
       .lora_ids = lora_ids_to_send(input, context),
+      .extras = input.a2_scale ? std::vector<Tensor>{input.a2_scale} : std::vector<Tensor>(),
       .own_rows = own_rows,
       .early_rows = plan.early_rows,
       .most_early_rows = plan.options.chunk_tokens};  // chunks await all rows
@@ -476,18 +477,20 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const ColumnParts& parts,
                                      const CallContext& context) {
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
-  const ExpertsInput rows{.x = prepared.x,
-                          .x_scale = prepared.x_scale,
-                          .topk_ids = prepared.topk_ids,
-                          .topk_weights = prepared.topk_weights,
-                          .expert_num_tokens = prepared.expert_num_tokens,
-                          .expert_map = map_of(input),
-                          .lora_ids = prepared.lora_ids,
-                          .apply_router_weight_on_input = input.apply_router_weight_on_input,
-                          .max_sms = context.max_sms,
-                          .expected_rows = prepared.expected_rows,
-                          .parts = parts,
-                          .arrivals = prepared.arrivals};
+  const ExpertsInput rows{
+      .x = prepared.x,
+      .x_scale = prepared.x_scale,
+      .topk_ids = prepared.topk_ids,
+      .topk_weights = prepared.topk_weights,
+      .expert_num_tokens = prepared.expert_num_tokens,
+      .expert_map = map_of(input),
+      .lora_ids = prepared.lora_ids,
+      .a2_scale = prepared.extras.empty() ? input.a2_scale : prepared.extras.front(),
+      .apply_router_weight_on_input = input.apply_router_weight_on_input,
+      .max_sms = context.max_sms,
+      .expected_rows = prepared.expected_rows,
+      .parts = parts,
+      .arrivals = prepared.arrivals};
   const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();

@@ -7,6 +7,7 @@
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/ids.h"
+#include "experts/validate.h"
 #include "layer/rows/row_ops.h"
 #include "moebius/quantize.h"
 
@@ -144,6 +145,10 @@ void expect_composable(const KernelParts& parts) {
     expect_support(quantize_supported(*spec, 1, desc.hidden), fmt::format("{} quantization", quant),
                    fmt::format("hidden {}", desc.hidden));
   }
+  if (experts.quant().a2.calls_bring_scales) {
+    expect_support(prepare_finalize.traits().carries_extras, pf,
+                   fmt::format("the a2_scale of each row that the calls of experts {} bring", ex));
+  }
   expect(router != nullptr || !prepare_finalize.traits().is_monolithic,
          [&] { return fmt::format("{} is monolithic and needs a router, and none is given", pf); });
   if (router != nullptr) {
@@ -211,6 +216,7 @@ void expect_kernel_input(const KernelParts& parts,
   if (input.lora_ids) {
     expect_lora_ids(input.lora_ids, num_tokens, desc.num_adapters);
   }
+  expect_a2_scale(parts.experts, input.a2_scale, {num_tokens});
   const auto limit = prepare_finalize.traits().max_tokens_per_rank;
   expect(!limit || num_tokens <= *limit, [&] {
     return fmt::format("tokens for {} is {}, expected at most {}", prepare_finalize.name(),
@@ -235,6 +241,7 @@ void expect_kernel_input(const KernelParts& parts,
                                      {&input.router_logits, "router_logits"},
                                      {&input.expert_map, "expert_map"},
                                      {&input.lora_ids, "lora_ids"},
+                                     {&input.a2_scale, "a2_scale"},
                                      {&output, "output"},
                                      {&shared_output, "shared_output"}}) {
     expect_device(*tensor, context, what);

@@ -9,6 +9,7 @@
 #include "core/device_traits.h"
 #include "core/ids.h"
 #include "core/same_device.h"
+#include "experts/validate.h"
 #include "experts/weight_tensors.h"
 #include "layer/call_state.h"
 #include "layer/flight.h"
@@ -114,6 +115,7 @@ MoeLayerInput slice_tokens(const MoeLayerInput& input, const TokenSlice& slice) 
   some.topk_ids = slice.of(input.topk_ids);
   some.topk_weights = slice.of(input.topk_weights);
   some.lora_ids = slice.of(input.lora_ids);
+  some.a2_scale = slice.of(input.a2_scale);
   return some;
 }
 
@@ -340,7 +342,7 @@ void MoeLayer::State::gather(const Tensor& output, const CallContext& context) c
 // before a later one is refused.
 void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) const {
   const auto& [input, output] = call;
-  const auto& [hidden, ids, weights, lora_ids, options] = input;
+  const auto& [hidden, ids, weights, lora_ids, a2_scale, options] = input;
   expect_hidden_dtype(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), config.hidden, "hidden.dim(1)");
@@ -352,6 +354,10 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
   if (lora_ids) {
     expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");
+  }
+  expect_a2_scale(kernel->experts(), a2_scale, {hidden.dim(0)});
+  if (a2_scale) {
+    expect_on(a2_scale, device, "a2_scale");
   }
   expect_ids(input);
   if (options) {
@@ -367,7 +373,7 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
 }
 
 void MoeLayer::State::expect_ids(const MoeLayerInput& input) const {
-  const auto& [hidden, ids, weights, lora_ids, options] = input;
+  const auto& [hidden, ids, weights, lora_ids, a2_scale, options] = input;
   expect(ids.defined() == weights.defined(), [&] {
     return ids ? "topk_ids are given without topk_weights"
                : "topk_weights are given without topk_ids";
@@ -394,7 +400,7 @@ void MoeLayer::State::expect_ids(const MoeLayerInput& input) const {
 }
 
 MoeLayer::State::Work MoeLayer::State::begin(const Call& call, const CallContext& context) {
-  const auto& [hidden, given_ids, given_weights, lora_ids, options] = call.input;
+  const auto& [hidden, given_ids, given_weights, lora_ids, a2_scale, options] = call.input;
   const Tensor& output = call.output;
   const bool has_shared = shared_experts != nullptr;
   const bool routes = !given_ids;
@@ -442,6 +448,7 @@ MoeLayer::State::Work MoeLayer::State::begin(const Call& call, const CallContext
                 .expert_map = expert_map,
                 .apply_router_weight_on_input = apply_router_weight_on_input,
                 .lora_ids = lora_ids,
+                .a2_scale = a2_scale,
                 .add_shared = has_shared && writes_to_output,
                 .own_load = counts,
                 .options = options};

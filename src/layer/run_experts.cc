@@ -58,6 +58,7 @@ Tensor run_chunks(const Experts& experts,
     chunk.topk_ids = input.topk_ids.slice(begin, end);
     chunk.topk_weights = input.topk_weights.slice(begin, end);
     chunk.lora_ids = input.lora_ids ? input.lora_ids.slice(begin, end) : Tensor();
+    chunk.a2_scale = input.a2_scale ? input.a2_scale.slice(begin, end) : Tensor();
     if (input.expert_num_tokens) {  // it counts all rows, and a chunk needs its own counts
       chunk.expert_num_tokens = counts;
       count_expert_tokens(chunk.topk_ids, input.expert_map, chunk.expert_num_tokens,

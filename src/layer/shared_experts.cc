@@ -44,6 +44,8 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
     expect_shape(gate_, {1, desc.hidden}, "gate of the shared experts");
   }
   expect_ge(chunk_tokens, 0, "chunk_tokens");
+  expect(!experts_->quant().a2.calls_bring_scales,
+         "shared experts take no a2_scale: a2's scales come from their rows");
   const bool defer = defers_input_quant(*experts_);
   const Support support = rows_quant_supported(experts_->quant(), defer, /*num_scales=*/1);
   expect(support.ok, [&] { return fmt::format("shared experts: {}", support.reason); });

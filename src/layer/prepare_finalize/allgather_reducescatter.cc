@@ -148,9 +148,10 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   if (input.lora_ids) {
     result.lora_ids = gather(input.lora_ids, all_lora_ids);
   }
-  for (const Tensor& extra : input.extras) {
-    result.extras.push_back(
-        gather(extra, allocate_rows(with_rows(extra, total), extra.dtype(), context.stream)));
+  result.extras = extra_rows(
+      input, [&](const Tensor& extra) { return with_rows(extra, total); }, context);
+  for (size_t i = 0; i < input.extras.size(); ++i) {
+    gather(input.extras[i], result.extras[i]);
   }
   return result;
 }

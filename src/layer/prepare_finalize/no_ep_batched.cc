@@ -88,9 +88,8 @@ class NoEpBatched final : public ReducingPrepareFinalize {
       result.lora_ids = lora_ids;
     }
     std::vector<Tensor> beside = input.extras;
-    for (const Tensor& extra : input.extras) {
-      result.extras.push_back(allocate_rows(batched_shape(extra), extra.dtype(), context.stream));
-    }
+    result.extras = extra_rows(
+        input, [&](const Tensor& extra) { return batched_shape(extra); }, context);
     std::vector<Tensor> rows_beside = result.extras;
     if (input.lora_ids) {
       beside.push_back(input.lora_ids);

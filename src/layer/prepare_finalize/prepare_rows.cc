@@ -37,6 +37,18 @@ void expect_extras(const PrepareInput& input, const PrepareFinalizeTraits& backe
   }
 }
 
+std::vector<Tensor> extra_rows(const PrepareInput& input,
+                               const std::function<Shape(const Tensor& extra)>& shape_of,
+                               const CallContext& context) {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& extra : input.extras) {
+    specs.push_back({shape_of(extra), extra.dtype()});
+  }
+  std::vector<Tensor> rows(specs.size());
+  context.pool().get(context.microbatch, WorkspaceSlot::kExtras, specs, rows, context.stream);
+  return rows;
+}
+
 Tensor weighted_input(const PrepareInput& input, const CallContext& context) {
   if (!input.apply_router_weight_on_input) {
     return input.hidden;

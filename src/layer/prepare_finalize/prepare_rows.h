@@ -5,9 +5,11 @@
 // them by the router weight and quantizes them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layer/rows/quantize_rows.h"
 #include "moebius/prepare_finalize.h"
@@ -39,6 +41,11 @@ inline bool hands_over_own_rows(const PrepareInput& input) {
 // Throws InvalidArgument for extra tensors that do not have a row per token, and Unsupported where
 // the backend carries none.
 void expect_extras(const PrepareInput& input, const PrepareFinalizeTraits& backend);
+
+// A tensor of the workspace kExtras for each extra tensor, of the shape that `shape_of` gives.
+std::vector<Tensor> extra_rows(const PrepareInput& input,
+                               const std::function<Shape(const Tensor& extra)>& shape_of,
+                               const CallContext& context);
 
 // If the router weight goes on the input: hidden times the weight, which is first rounded to
 // hidden's dtype, in a workspace, since shared experts still read hidden.  Otherwise hidden itself.

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/allocate.h"
 #include "core/ids.h"
 #include "core/parallel.h"
 #include "layer/rows/cuda/rows.h"
@@ -161,16 +160,6 @@ void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& 
   const int64_t used = std::clamp<int64_t>(*num_rows.data<int32_t>(), 0, rows.dim(0));
   const Tensor unused = rows.slice(used, rows.dim(0));
   std::fill_n(unused.bytes(), unused.nbytes(), std::byte{});
-}
-
-Tensor allocate_rows(const Shape& shape, DType dtype, const Stream& stream) {
-  const Device device = stream.device();
-  if (device.is_cpu()) {
-    return Tensor::empty(shape, dtype);
-  }
-  const int64_t bytes = std::max<int64_t>(row_bytes(dtype, shape.numel()), 1);
-  const std::shared_ptr<void> memory = allocate_on(bytes, stream);
-  return Tensor::share(memory, memory.get(), shape, dtype, device);
 }
 
 void map_ids(const Tensor& ids,

@@ -50,8 +50,6 @@ void join_row_scales(const Tensor& scales,
                      const Tensor& global_scales,
                      const Tensor& joined,
                      const Stream& stream);
-// A tensor on the stream's device, whose last handle may go while the stream still uses it.
-Tensor allocate_rows(const Shape& shape, DType dtype, const Stream& stream);
 
 // local i32 [..] = expert_map[ids], or -1 for ids that are masked or not in the map.
 void map_ids(const Tensor& ids,

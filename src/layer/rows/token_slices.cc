@@ -16,8 +16,9 @@ TokenSlice token_slice(int64_t num_tokens, int parts, int part) {
 
 KernelInput slice_tokens(const KernelInput& input, const TokenSlice& slice) {
   KernelInput own = input;
-  for (const auto part : {&KernelInput::hidden, &KernelInput::topk_ids, &KernelInput::topk_weights,
-                          &KernelInput::router_logits, &KernelInput::lora_ids}) {
+  for (const auto part :
+       {&KernelInput::hidden, &KernelInput::topk_ids, &KernelInput::topk_weights,
+        &KernelInput::router_logits, &KernelInput::lora_ids, &KernelInput::a2_scale}) {
     own.*part = slice.of(input.*part);
   }
   return own;
