@@ -4,6 +4,7 @@
 // In steady state a layer call allocates nothing, as the allocator of the caller counts it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,7 +13,7 @@
 #include "moebius/allocator.h"
 #include "problems/place.h"
 #include "tests/layer/backends.h"
-#include "tests/layer/small_layer.h"
+#include "tests/layer/quantized_layer.h"
 
 namespace moebius::testing {
 namespace {
@@ -43,30 +44,58 @@ constexpr int kWarmUp = 4;
 constexpr int kCalls = 5;
 
 struct Variant {
-  std::string_view name;
-  DType dtype;  // of the layer
+  std::string name;
+  DType dtype;                     // of the layer
+  const Scheme* scheme = nullptr;  // of its experts; null: plain ones, beside shared experts
+  int64_t hidden() const { return scheme ? QuantizedLayer::kHidden : SmallLayer::kHidden; }
+  bool brings_scales() const { return scheme && scheme->calls_bring_scales; }
 };
 
-MoeLayerWeights weights_of(const Variant& variant) {
-  MoeLayerWeights weights = random_layer({.num_experts = SmallLayer::kExperts,
-                                          .experts_per_token = SmallLayer::kTopk,
-                                          .hidden = SmallLayer::kHidden,
-                                          .intermediate = SmallLayer::kIntermediate,
-                                          .in_dtype = variant.dtype,
-                                          .max_num_tokens = SmallLayer::kMaxTokens},
-                                         {.shared_intermediate = SmallLayer::kIntermediate});
-  return weights;
+std::vector<Variant> variants() {
+  std::vector<Variant> all = {{"f32", DType::kF32}, {"bf16", DType::kBF16}};
+  for (const std::string_view scheme : {"fp8_channel_token", "fp8_block_ue8m0", "nvfp4",
+                                        "mxfp4_a_mxfp4", "mxfp4_w4a16", "int4_w4a16"}) {
+    all.push_back({std::string(scheme), DType::kBF16, &scheme_of(scheme)});
+  }
+  // Its a2_scale travels as an extra tensor of the caller.
+  all.push_back({std::string(kBroughtScales[0].name), DType::kBF16, &kBroughtScales[0]});
+  return all;
 }
 
-const Variant kVariants[] = {{"f32", DType::kF32}, {"bf16", DType::kBF16}};
+MoeLayerWeights weights_of(const Variant& variant) {
+  if (variant.scheme != nullptr) {
+    return QuantizedLayer::whole(*variant.scheme, variant.dtype);
+  }
+  return random_layer({.num_experts = SmallLayer::kExperts,
+                       .experts_per_token = SmallLayer::kTopk,
+                       .hidden = SmallLayer::kHidden,
+                       .intermediate = SmallLayer::kIntermediate,
+                       .in_dtype = variant.dtype,
+                       .max_num_tokens = SmallLayer::kMaxTokens},
+                      {.shared_intermediate = SmallLayer::kIntermediate});
+}
+
+MoeLayerWeights part_of(const Variant& variant, const ParallelConfig& parallel) {
+  return variant.scheme != nullptr ? QuantizedLayer::share(*variant.scheme, variant.dtype, parallel)
+                                   : share_of(weights_of(variant), parallel);
+}
+
+MoeLayerInput input_of(const Variant& variant, int64_t num_tokens) {
+  MoeLayerInput input{random_tensor({num_tokens, variant.hidden()}, variant.dtype, 9)};
+  if (variant.brings_scales()) {
+    input.a2_scale = Tensor::empty({num_tokens}, DType::kF32);
+    std::fill_n(input.a2_scale.data<float>(), num_tokens, 0.02f);
+  }
+  return input;
+}
 
 TEST_F(SteadyState, OneRankAllocatesNothing) {
-  for (const Variant& variant : kVariants) {
+  for (const Variant& variant : variants()) {
     for (const int kind : {0, 1, 2, 3}) {
       const int microbatches = 1 + kind % 2;
       const auto format = kind < 2 ? ActivationFormat::kStandard : ActivationFormat::kBatched;
-      SCOPED_TRACE(std::string(variant.name) + " " + std::string(name(format)) +
-                   ", micro-batches " + std::to_string(microbatches));
+      SCOPED_TRACE(variant.name + " " + std::string(name(format)) + ", micro-batches " +
+                   std::to_string(microbatches));
       MoeLayerOptions options;
       options.format = format;
       options.kernel.microbatches = microbatches;
@@ -74,14 +103,14 @@ TEST_F(SteadyState, OneRankAllocatesNothing) {
       const Stream stream = Stream::cpu(2);
       MoeLayer layer(weights_of(variant), options, stream);
       WorkspacePool pool;
-      const Tensor hidden = random_tensor({6, SmallLayer::kHidden}, variant.dtype, 9);
-      const Tensor output = Tensor::empty(hidden.shape(), variant.dtype);
+      const MoeLayerInput input = input_of(variant, 6);
+      const Tensor output = Tensor::empty(input.hidden.shape(), variant.dtype);
       int64_t before = 0;
       for (int call = 0; call < kWarmUp + kCalls; ++call) {
         if (call == kWarmUp) {
           before = num_allocations();
         }
-        layer.forward(hidden, output, {stream, &pool});
+        layer.forward(input, output, {stream, &pool});
       }
       EXPECT_GT(before, 0);
       EXPECT_EQ(num_allocations(), before);
@@ -93,10 +122,13 @@ TEST_F(SteadyState, OneRankAllocatesNothing) {
 TEST_F(SteadyState, RanksAllocateNothingOverAnyBackend) {
   constexpr int kRanks = 3;
   for (const All2AllBackend backend : kBackends) {
-    for (const Variant& variant : kVariants) {
+    for (const Variant& variant : variants()) {
+      if (variant.brings_scales() && backend == All2AllBackend::kLowLatency) {
+        continue;  // it carries no extra tensors
+      }
       for (const int microbatches : {1, 2}) {
-        SCOPED_TRACE(std::string(name(backend)) + " " + std::string(variant.name) +
-                     ", micro-batches " + std::to_string(microbatches));
+        SCOPED_TRACE(std::string(name(backend)) + " " + variant.name + ", micro-batches " +
+                     std::to_string(microbatches));
         std::atomic<int64_t> before{0};
         run_thread_ranks({.num_ranks = kRanks}, [&](Group& group) {
           const auto parallel = ParallelConfig::make(1, 0, kRanks, group.rank(), true, backend);
@@ -104,18 +136,17 @@ TEST_F(SteadyState, RanksAllocateNothingOverAnyBackend) {
           options.kernel.microbatches = microbatches;
           options.kernel.min_microbatch_tokens = 1;
           const Stream stream = Stream::cpu(1);
-          MoeLayer layer(share_of(weights_of(variant), parallel), options, stream, &group);
+          MoeLayer layer(part_of(variant, parallel), options, stream, &group);
           WorkspacePool pool;
-          const Tensor hidden =
-              random_tensor({4 + group.rank(), SmallLayer::kHidden}, variant.dtype, 9);
-          const Tensor output = Tensor::empty(hidden.shape(), variant.dtype);
+          const MoeLayerInput input = input_of(variant, 4 + group.rank());
+          const Tensor output = Tensor::empty(input.hidden.shape(), variant.dtype);
           for (int call = 0; call < kWarmUp + kCalls; ++call) {
             if (call == kWarmUp) {
               group.barrier("warm");
               before = num_allocations();
               group.barrier("counted");
             }
-            layer.forward(hidden, output, {stream, &pool});
+            layer.forward(input, output, {stream, &pool});
           }
           group.barrier("called");
           EXPECT_EQ(num_allocations(), before);
