@@ -141,18 +141,10 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   __shared__ Block block;
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
-  if (threadIdx.x == 0) {
-    block.begin(call, args.signals, call.state->place_epoch[call.place]);
-  }
-  __syncthreads();
-  if (block.has_failed) {
+  if (!begin_combine(args, block)) {
     return;
   }
   if ((call.phases & kSendPhase) != 0) {
-    if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
-      tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
-      tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
-    }
     const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
     if (warp_id() < num_senders) {
       send_logfmt<Type>(SendCursor(args, block, num_senders));

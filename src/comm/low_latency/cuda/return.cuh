@@ -19,6 +19,24 @@ struct Args {
 
 using Block = CallBlock;
 
+// Begins a block.  Where the call sends, a warp tells first which messages of both banks have been
+// unpacked.  All threads call it; returns false when the kernel must end.
+__device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
+  const LowLatencyCall& call = args.combine.call;
+  if (threadIdx.x == 0) {
+    block.begin(call, args.signals, call.state->place_epoch[call.place]);
+  }
+  __syncthreads();
+  if (block.has_failed) {
+    return false;
+  }
+  if ((call.phases & kSendPhase) != 0 && blockIdx.x == 0 && warp_id() == kWarps - 1) {
+    tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
+    tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
+  }
+  return true;
+}
+
 // What a warp sends at a time: a unit of some parts of the rows of a message.
 struct SendItem {
   int item;
