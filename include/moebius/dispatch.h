@@ -164,6 +164,11 @@ struct DispatchOutput {
 struct CachedDispatchInput {
   std::vector<Tensor> payloads;  // as in DispatchInput
   Event previous = {};           // the stream waits for it before anything is read
+  // Memory of the caller's for the result, as DispatchInto::payloads; outputs are the first M rows.
+  // The tensors may not overlap the payloads, and have one room, the same on every rank.  Where
+  // that is less than the handle's most_rows(), all ranks throw InvalidArgument, and nothing is
+  // sent.
+  std::vector<Tensor> into = {};
 };
 
 // Rows in which every selection has one, grouped by local expert: those of expert l are

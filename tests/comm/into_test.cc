@@ -66,6 +66,15 @@ TEST_P(IntoTest, HighThroughputGivesTheSameRowsInTheCallersTensors) {
       const DispatchOutput one = transport.dispatch(request, stream);
       EXPECT_TRUE(same_bytes(one.payloads[0], expected.payloads[0]));
       EXPECT_EQ(one.payloads[1].raw(), request.into.payloads[1].raw());
+
+      // Along a known route.
+      const CachedDispatchInput along{
+          {in.code, in.x}, {}, {Tensor::zeros({most_rows(p), 2}, DType::kI32), Tensor()}};
+      const DispatchOutput again_sent = transport.dispatch_cached(along, *expected.handle, stream);
+      EXPECT_TRUE(same_bytes(again_sent.payloads[0], expected.payloads[1]));
+      EXPECT_EQ(again_sent.payloads[0].raw(), along.into[0].raw());
+      EXPECT_TRUE(same_bytes(again_sent.payloads[1], expected.payloads[0]));
+      EXPECT_TRUE(again_sent.event.is_complete());
     });
   }
 }
@@ -106,7 +115,16 @@ TEST_P(IntoTest, TooLittleRoomIsRefusedByEveryRank) {
     expect_mentions(message_of([&] { transport.dispatch(request, stream); }),
                     {"topk_ids of into", "f32", "i32"});
     request.into = {};
-    EXPECT_NO_THROW(transport.dispatch(request, stream));  // the object goes on
+    const DispatchOutput sent = transport.dispatch(request, stream);  // the object goes on
+    CachedDispatchInput along{{in.code}, {}, {Tensor::zeros({3, 2}, DType::kI32)}};
+    expect_mentions(message_of([&] { transport.dispatch_cached(along, *sent.handle, stream); }),
+                    {"most rows of a rank", "3"});
+    along.into = {Tensor::zeros({3, 2}, DType::kF32)};
+    expect_mentions(message_of([&] { transport.dispatch_cached(along, *sent.handle, stream); }),
+                    {"payload 0 of into", "f32", "i32"});
+    along.into = {};
+    EXPECT_TRUE(same_bytes(transport.dispatch_cached(along, *sent.handle, stream).payloads[0],
+                           sent.payloads[1]));
   });
 }
 

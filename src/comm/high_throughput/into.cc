@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/routing/payloads.h"
 #include "core/parallel.h"
@@ -49,26 +50,33 @@ Tensor move_rows(const Tensor& from, const Tensor& to, const Stream& stream) {
   return there;
 }
 
+bool any_given(const std::vector<Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const Tensor& tensor) { return tensor.defined(); });
+}
+
 }  // namespace
 
-DispatchRoom::DispatchRoom(const DispatchInput& input, Device device) : into_(input.into) {
+DispatchRoom::DispatchRoom(DispatchInto into, const DispatchInto& like, Device device)
+    : into_(std::move(into)) {
   std::optional<int64_t> rows;
   if (!into_.payloads.empty()) {
-    expect_eq(std::ssize(into_.payloads), std::ssize(input.payloads), "payloads of into");
+    expect_eq(std::ssize(into_.payloads), std::ssize(like.payloads), "payloads of into");
   }
   for (size_t i = 0; i < into_.payloads.size(); ++i) {
-    expect_room(into_.payloads[i], input.payloads[i], device, fmt::format("payload {} of into", i),
+    expect_room(into_.payloads[i], like.payloads[i], device, fmt::format("payload {} of into", i),
                 rows);
   }
-  expect_room(into_.topk_ids, input.topk_ids, device, "topk_ids of into", rows);
-  expect_room(into_.topk_weights, input.topk_weights, device, "topk_weights of into", rows);
+  expect_room(into_.topk_ids, like.topk_ids, device, "topk_ids of into", rows);
+  expect_room(into_.topk_weights, like.topk_weights, device, "topk_weights of into", rows);
   rows_ = *rows;
-  expect_ge(rows_, input.capacity, "rows of into (capacity)");
-  expect_eq(input.early_rows, 0, "early_rows with into");
+}
+
+void DispatchRoom::expect_room_for(int64_t most_rows) const {
+  expect_le(most_rows, rows_, "most rows of a rank (rows of into)");
 }
 
 void DispatchRoom::move_in(DispatchOutput& output, const Stream& stream) const {
-  expect_le(output.handle->most_rows(), rows_, "most rows of a rank (rows of into)");
   for (size_t i = 0; i < into_.payloads.size(); ++i) {
     if (into_.payloads[i]) {
       output.payloads[i] = move_rows(output.payloads[i], into_.payloads[i], stream);
@@ -85,10 +93,19 @@ void DispatchRoom::move_in(DispatchOutput& output, const Stream& stream) const {
 
 std::optional<DispatchRoom> make_dispatch_room(const DispatchInput& input, Device device) {
   const DispatchInto& into = input.into;
-  const bool is_given = into.topk_ids || into.topk_weights ||
-                        std::any_of(into.payloads.begin(), into.payloads.end(),
-                                    [](const Tensor& tensor) { return tensor.defined(); });
-  return is_given ? std::optional(DispatchRoom(input, device)) : std::nullopt;
+  if (!into.topk_ids && !into.topk_weights && !any_given(into.payloads)) {
+    return std::nullopt;
+  }
+  DispatchRoom room(into, {input.payloads, input.topk_ids, input.topk_weights}, device);
+  expect_ge(room.rows(), input.capacity, "rows of into (capacity)");
+  expect_eq(input.early_rows, 0, "early_rows with into");
+  return room;
+}
+
+std::optional<DispatchRoom> make_dispatch_room(const CachedDispatchInput& input, Device device) {
+  return any_given(input.into)
+             ? std::optional(DispatchRoom({input.into, {}, {}}, {input.payloads, {}, {}}, device))
+             : std::nullopt;
 }
 
 }  // namespace moebius

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DispatchRoom: the caller's memory for the result of a dispatch (DispatchInput::into).  Rows
-// arrive in banks, which ranks share, and are copied from there.
+// DispatchRoom: the caller's memory for the result of a dispatch (DispatchInput::into, and that of
+// CachedDispatchInput).  Rows arrive in banks, which ranks share, and are copied from there.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,13 @@ namespace moebius {
 
 class DispatchRoom {
  public:
-  DispatchRoom(const DispatchInput& input, Device device);
+  // `like` says what the tensors of `into` are for: payloads, ids and weights.
+  DispatchRoom(DispatchInto into, const DispatchInto& like, Device device);
 
-  // Copies the rows of the output in the order of the stream, and replaces its tensors and event.
+  int64_t rows() const { return rows_; }
   // Throws InvalidArgument, on every rank, when the rank with most rows has no room for them.
+  void expect_room_for(int64_t most_rows) const;
+  // Copies the rows of the output in the order of the stream, and replaces its tensors and event.
   void move_in(DispatchOutput& output, const Stream& stream) const;
 
  private:
@@ -27,5 +30,6 @@ class DispatchRoom {
 
 // Nullopt where the caller gives nothing.  Throws InvalidArgument for tensors that do not fit.
 std::optional<DispatchRoom> make_dispatch_room(const DispatchInput& input, Device device);
+std::optional<DispatchRoom> make_dispatch_room(const CachedDispatchInput& input, Device device);
 
 }  // namespace moebius

@@ -70,6 +70,7 @@ Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& inpu
   }
   return {pending.hook, [receive = std::move(pending.receive), room, stream] {
             DispatchOutput output = receive();
+            room->expect_room_for(output.handle->most_rows());
             room->move_in(output, stream);
             return output;
           }};
@@ -82,7 +83,17 @@ DispatchOutput HighThroughput::dispatch(const DispatchInput& input, const Stream
 Pending<DispatchOutput> HighThroughput::dispatch_cached_async(const CachedDispatchInput& input,
                                                               const DispatchHandle& handle,
                                                               const Stream& stream) {
-  return state_->dispatch_cached_async(input, handle, stream);
+  const std::optional<DispatchRoom> room = make_dispatch_room(input, state_->group.device());
+  if (!room) {
+    return state_->dispatch_cached_async(input, handle, stream);
+  }
+  room->expect_room_for(handle.most_rows());
+  Pending<DispatchOutput> pending = state_->dispatch_cached_async(input, handle, stream);
+  return {pending.hook, [receive = std::move(pending.receive), room, stream] {
+            DispatchOutput output = receive();
+            room->move_in(output, stream);
+            return output;
+          }};
 }
 
 DispatchOutput HighThroughput::dispatch_cached(const CachedDispatchInput& input,

@@ -4,6 +4,8 @@
 // Dispatches on GPUs that write into tensors of the caller's, with and without a capacity.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "moebius/graph.h"
 #include "tests/comm/cuda/sides.h"
 
@@ -37,6 +39,22 @@ TEST_P(IntoCuda, RowsAreInTheCallersTensors) {
         const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
         expect_same(sides, output, expected);
         EXPECT_EQ(output.payloads[0].raw(), request_up.into.payloads[0].raw());
+      }
+      request_up.into = {};
+      const DispatchOutput sent = sides.cuda.dispatch(request_up, sides.stream);
+      for (const int64_t room : {most + 2, most - 1}) {
+        CachedDispatchInput along{request_up.payloads, {}, {}};
+        along.into = make_room(request_up, std::max<int64_t>(room, 0), sides.device).payloads;
+        if (room < most && most > 0) {
+          EXPECT_THROW(sides.cuda.dispatch_cached(along, *sent.handle, sides.stream),
+                       InvalidArgument);
+          continue;
+        }
+        const DispatchOutput again = sides.cuda.dispatch_cached(along, *sent.handle, sides.stream);
+        for (size_t i = 0; i < again.payloads.size(); ++i) {
+          EXPECT_EQ(again.payloads[i].raw(), along.into[i].raw());
+          expect_same(sides, again.payloads[i], expected.payloads[i], "cached payload");
+        }
       }
       request_up.into = make_room(request_up, most + 2, sides.device);
       if (is_one_node()) {
