@@ -8,18 +8,23 @@ namespace moebius {
 
 namespace {
 
-// The object that `is_same` recognises, or else the one that `make` returns, which is kept.
-template <typename Transport, typename IsSame, typename Make>
-std::shared_ptr<Transport> find_or_make(std::vector<std::shared_ptr<Transport>>& all,
-                                        const IsSame& is_same,
-                                        const Make& make) {
-  for (const std::shared_ptr<Transport>& made : all) {
-    if (is_same(*made)) {
+// What is_same recognises, or else what `make` returns, which is kept.
+template <typename Made, typename IsSame, typename Make>
+const Made& find_or_make(std::vector<Made>& all, const IsSame& is_same, const Make& make) {
+  for (const Made& made : all) {
+    if (is_same(made)) {
       return made;
     }
   }
   return all.emplace_back(make());
 }
+
+// Layers find it by the configs that they ask for, whatever set_configs() has set since.
+struct SharedHighThroughput {
+  DispatchConfig dispatch;
+  DispatchConfig combine;
+  std::shared_ptr<HighThroughput> transport;
+};
 
 }  // namespace
 
@@ -27,7 +32,7 @@ struct Transports::State {
   explicit State(Group& g) : group(g) {}
 
   Group& group;
-  std::vector<std::shared_ptr<HighThroughput>> high_throughput;
+  std::vector<SharedHighThroughput> high_throughput;
   std::vector<std::shared_ptr<LowLatency>> low_latency;
 };
 
@@ -45,22 +50,25 @@ std::shared_ptr<HighThroughput> Transports::high_throughput(
       dispatch_config.value_or(DispatchConfig::for_dispatch(size, device));
   const DispatchConfig combine = combine_config.value_or(DispatchConfig::for_combine(size, device));
   return find_or_make(
-      state_->high_throughput,
-      [&](const HighThroughput& made) {
-        return made.placement() == placement && made.dispatch_config() == dispatch &&
-               made.combine_config() == combine;
-      },
-      [&] {
-        return std::make_shared<HighThroughput>(state_->group, placement, dispatch, combine);
-      });
+             state_->high_throughput,
+             [&](const SharedHighThroughput& made) {
+               return made.transport->placement() == placement && made.dispatch == dispatch &&
+                      made.combine == combine;
+             },
+             [&] {
+               return SharedHighThroughput{
+                   dispatch, combine,
+                   std::make_shared<HighThroughput>(state_->group, placement, dispatch, combine)};
+             })
+      .transport;
 }
 
 std::shared_ptr<LowLatency> Transports::low_latency(const ExpertPlacement& placement,
                                                     const LowLatencyOptions& options) {
   return find_or_make(
       state_->low_latency,
-      [&](const LowLatency& made) {
-        return made.placement() == placement && made.options() == options;
+      [&](const std::shared_ptr<LowLatency>& made) {
+        return made->placement() == placement && made->options() == options;
       },
       [&] { return std::make_shared<LowLatency>(state_->group, placement, options); });
 }
@@ -71,8 +79,8 @@ Group& Transports::group() const {
 
 int64_t Transports::bytes() const {
   int64_t total = 0;
-  for (const auto& made : state_->high_throughput) {
-    total += made->bytes();
+  for (const SharedHighThroughput& made : state_->high_throughput) {
+    total += made.transport->bytes();
   }
   for (const auto& made : state_->low_latency) {
     total += made->bytes();

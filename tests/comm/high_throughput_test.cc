@@ -283,6 +283,8 @@ TEST_P(HighThroughputTest, CachedRoutesAreAsynchronousToo) {
     DispatchConfig few;
     few.num_sms = 2;
     transport.set_configs(few, few);  // CPUs ignore it
+    EXPECT_EQ(transport.dispatch_config(), few);
+    EXPECT_EQ(transport.combine_config(), few);
     EXPECT_TRUE(same_bytes(transport.dispatch_cached({{in.x}}, *rows.handle, stream).payloads[0],
                            rows.payloads[0]));
   });

@@ -38,6 +38,8 @@ TEST(Transports, EqualArgumentsShareAnObject) {
     EXPECT_NE(high,
               transports.high_throughput(ExpertPlacement::from_ranks({1, 0, 1, 0, 1, 0, 1, 0}, 2)));
     EXPECT_EQ(high, transports.high_throughput(placement));
+    high->set_configs(DispatchConfig{.num_sms = 4}, DispatchConfig{.num_sms = 4});
+    EXPECT_EQ(high, transports.high_throughput(placement));  // layers find it as before
     const auto low = transports.low_latency(placement, options_of());
     EXPECT_EQ(low, transports.low_latency(placement_of(group), options_of()));
     const auto sums = transports.low_latency(placement, options_of(LowLatencySum::kRanks));

@@ -106,7 +106,9 @@ void HighThroughput::set_configs(const DispatchConfig& dispatch_config,
                                  const DispatchConfig& combine_config) {
   dispatch_config.validate();
   combine_config.validate();
-  state_->set_configs(dispatch_config, combine_config);
+  const State::Configs configs{dispatch_config, combine_config};
+  state_->expect_configs(configs);
+  state_->configs = configs;
 }
 
 ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,

@@ -15,6 +15,11 @@
 namespace moebius {
 
 struct HighThroughput::State {
+  struct Configs {
+    DispatchConfig dispatch;
+    DispatchConfig combine;
+  };
+
   State(Group& g, ExpertPlacement p) : group(g), placement(std::move(p)) {}
   virtual ~State() = default;
   State(const State&) = delete;
@@ -32,7 +37,8 @@ struct HighThroughput::State {
   using Combine = CombineCall<CombineInput, DispatchHandle>;
   virtual Pending<CombineOutput> combine_async(const Combine& call) = 0;
   virtual bool takes_addend() const { return false; }
-  virtual void set_configs(const DispatchConfig& /*dispatch*/, const DispatchConfig& /*combine*/) {}
+  // Throws InvalidArgument for configs that the device cannot hold, and makes ready for a change.
+  virtual void expect_configs(const Configs& /*next*/) {}
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
   virtual void trim() = 0;
@@ -40,11 +46,7 @@ struct HighThroughput::State {
 
   Group& group;
   const ExpertPlacement placement;
-  struct Configs {
-    DispatchConfig dispatch;
-    DispatchConfig combine;
-  };
-  Configs configs;  // as the object was described; HighThroughput sets them
+  Configs configs;  // what the next calls use; HighThroughput sets them
 };
 
 // Whether a dispatch goes where its layout says instead of counting its ids.

@@ -105,6 +105,8 @@ TEST_P(HighThroughputCuda, TheNumberOfSmsChangesBetweenCalls) {
       // Ranks need not agree.
       const int own = host.rank() % 2 == 0 ? num_sms : 8 - num_sms;
       sides.cuda.set_configs(small_config(own), small_config(num_sms));
+      EXPECT_EQ(sides.cuda.dispatch_config(), small_config(own));
+      EXPECT_EQ(sides.cuda.combine_config(), small_config(num_sms));
       for (int call = 0; call < 3; ++call) {
         const DispatchOutput output = sides.cuda.dispatch(sides.up(request), sides.stream);
         expect_same(sides, output, expected);

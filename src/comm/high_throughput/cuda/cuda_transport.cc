@@ -55,9 +55,7 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
                                        ExpertPlacement p,
                                        const DispatchConfig& for_dispatch,
                                        const DispatchConfig& for_combine)
-    : CudaHighThroughputBase(g, std::move(p)),
-      dispatch_config_(for_dispatch),
-      combine_config_(for_combine) {
+    : CudaHighThroughputBase(g, std::move(p)) {
   const int num_ranks = group.size();
   // The blocks of a call wait for each other, so all of them must be resident.
   for (const DispatchConfig* config : {&for_dispatch, &for_combine}) {
@@ -101,13 +99,10 @@ void CudaHighThroughput::expect_sms(const DispatchConfig& config) const {
   expect_le(config.num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
 }
 
-void CudaHighThroughput::set_configs(const DispatchConfig& for_dispatch,
-                                     const DispatchConfig& for_combine) {
-  expect_sms(for_dispatch);
-  expect_sms(for_combine);
+void CudaHighThroughput::expect_configs(const Configs& next) {
+  expect_sms(next.dispatch);
+  expect_sms(next.combine);
   settle();  // a call that is launched again must have the blocks that it was planned for
-  dispatch_config_ = for_dispatch;
-  combine_config_ = for_combine;
 }
 
 void CudaHighThroughput::load_kernels() {
@@ -202,8 +197,7 @@ std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
     const DispatchConfig& for_dispatch,
     const DispatchConfig& for_combine) {
   if (group.topology().num_nodes() > 1) {
-    return std::make_unique<CudaNodesHighThroughput>(group, std::move(placement), for_dispatch,
-                                                     for_combine);
+    return std::make_unique<CudaNodesHighThroughput>(group, std::move(placement));
   }
   return std::make_unique<CudaHighThroughput>(group, std::move(placement), for_dispatch,
                                               for_combine);

@@ -87,7 +87,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
                                                 const DispatchHandle& handle,
                                                 const Stream& stream) override;
-  void set_configs(const DispatchConfig& for_dispatch, const DispatchConfig& for_combine) override;
+  void expect_configs(const Configs& next) override;
   Pending<CombineOutput> combine_async(const Combine& call) override;
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
@@ -163,8 +163,6 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
                const Shape& shape,
                int64_t layout_rows) const;
 
-  DispatchConfig dispatch_config_;
-  DispatchConfig combine_config_;
   int64_t shared_bytes_ = 0;  // the most that a block may have
   ControlLayout control_layout_;
   std::shared_ptr<Window> control_;

@@ -72,13 +72,13 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
     args.out_weights = output.topk_weights.data<float>();
   }
   args.shared.num_ranks = num_ranks;
-  args.shared.push_warps = combine_config_.num_warps > 0 ? combine_config_.num_warps : kPushWarps;
+  args.shared.push_warps = configs.combine.num_warps > 0 ? configs.combine.num_warps : kPushWarps;
   expect_le(args.shared.push_warps, kMaxPushWarps, "warps that push rows");
   args.shared.stages = 0;
   const int64_t room = shared_bytes_ - args.shared.bytes() - kMaxPushWarps * kMaxStages * 8;
   const int64_t most_stages = room / kPushStageBytes / args.shared.push_warps;
   args.shared.stages =
-      static_cast<int>(combine_config_.num_stages > 0 ? combine_config_.num_stages
+      static_cast<int>(configs.combine.num_stages > 0 ? configs.combine.num_stages
                                                       : std::min<int64_t>(most_stages, kMaxStages));
   expect_ge(args.shared.stages, 2, "stages of each warp that pushes rows");
   expect_le(args.shared.stages, most_stages, "stages of each warp that pushes rows");
@@ -87,7 +87,7 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   stream.wait(input.previous);
   const cuda::DeviceGuard guard(device_.index);
   cuda::check_cuda(
-      launch_combine(args, combine_config_.num_sms, cuda::as_stream(stream.native_handle())),
+      launch_combine(args, configs.combine.num_sms, cuda::as_stream(stream.native_handle())),
       "combine kernel");
   output.event = record(stream);
   if (handle.counts_on_host) {

@@ -71,7 +71,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
   args.shared.stages = kMaxStages;
   args.shared.in_waves = may_go_in_waves;
   const StagePlan plan = make_stage_plan(shapes, shared_bytes_ - args.shared.bytes(),
-                                         dispatch_config_.num_warps, dispatch_config_.num_stages);
+                                         configs.dispatch.num_warps, configs.dispatch.num_stages);
   args.shared.warps = plan.warps;
   args.shared.stages = plan.stages;
   args.shared.stage_bytes = plan.stage_bytes;
@@ -87,7 +87,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
 void CudaHighThroughput::set_waves(Transfer& transfer, const DispatchInput& input) {
   DispatchArgs& args = transfer.args;
   if (input.early_rows == 0 || !input.topk_ids ||
-      args.num_tokens > most_tokens_in_waves(dispatch_config_.num_sms, args.shared.warps)) {
+      args.num_tokens > most_tokens_in_waves(configs.dispatch.num_sms, args.shared.warps)) {
     return;
   }
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
@@ -127,7 +127,7 @@ void CudaHighThroughput::add_bank(int64_t bytes) {
 void CudaHighThroughput::launch(Transfer& transfer) {
   pick_bank(transfer);
   const cuda::DeviceGuard guard(device_.index);
-  cuda::check_cuda(launch_dispatch(transfer.args, dispatch_config_.num_sms,
+  cuda::check_cuda(launch_dispatch(transfer.args, configs.dispatch.num_sms,
                                    cuda::as_stream(transfer.stream.native_handle())),
                    "dispatch kernel");
   transfer.event = record(transfer.stream);

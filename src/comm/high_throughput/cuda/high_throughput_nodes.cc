@@ -20,13 +20,6 @@
 
 namespace moebius::comm {
 
-namespace {
-
-// How many blocks the grids that move rows have per SM of the settings.
-constexpr int kBlocksPerSm = 4;
-
-}  // namespace
-
 const CudaNodesHandle& own_nodes_handle(const DispatchHandle& handle) {
   const auto* own = dynamic_cast<const CudaNodesHandle*>(&handle);
   expect(own != nullptr,
@@ -72,24 +65,13 @@ Tensor CudaNodesHandle::source_rank() const {
   return upload(ranks, to_ranks.device());
 }
 
-CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g,
-                                                 ExpertPlacement p,
-                                                 const DispatchConfig& for_dispatch,
-                                                 const DispatchConfig& for_combine)
+CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g, ExpertPlacement p)
     : CudaHighThroughputBase(g, std::move(p)),
-      dispatch_blocks_(kBlocksPerSm * for_dispatch.num_sms),
-      combine_blocks_(kBlocksPerSm * for_combine.num_sms),
       node_of_rank_(upload_node_of_rank(topology(), device_)),
       messages_(Stream::cuda(device_.index)) {
   load_routing_kernels(device_.index);
   load_node_kernels(device_.index);
   group.barrier("high throughput on CUDA, several nodes");
-}
-
-void CudaNodesHighThroughput::set_configs(const DispatchConfig& for_dispatch,
-                                          const DispatchConfig& for_combine) {
-  dispatch_blocks_ = kBlocksPerSm * for_dispatch.num_sms;
-  combine_blocks_ = kBlocksPerSm * for_combine.num_sms;
 }
 
 CudaNodesHighThroughput::~CudaNodesHighThroughput() {
@@ -286,7 +268,7 @@ void CudaNodesHighThroughput::send_messages(Dispatch& call) {
                    end - begin};
     std::copy(rows.block + begin, rows.block + end, part.block);
     std::copy(rows.block_rows + begin, rows.block_rows + end, part.block_rows);
-    launch_copy_rows(part, dispatch_blocks_, call.stream);
+    launch_copy_rows(part, blocks_of(configs.dispatch), call.stream);
   }
   for (int source = 0; source < topology().size; ++source) {
     if (topology().same_node(source) || gateway(topology(), source, topology().node()) != rank()) {
@@ -362,7 +344,7 @@ void CudaNodesHighThroughput::store(Dispatch& call, const CopyRowsArgs& from, in
       group.count_traffic(to, copies * call.layout.row_bytes());
     }
   }
-  launch_copy_rows(rows, dispatch_blocks_, call.stream);
+  launch_copy_rows(rows, blocks_of(configs.dispatch), call.stream);
 }
 
 Tensor CudaNodesHighThroughput::field(const Dispatch& call,

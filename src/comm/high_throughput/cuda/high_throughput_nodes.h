@@ -49,17 +49,13 @@ struct CudaNodesHandle final : DispatchHandle {
 class CudaNodesHighThroughput final : public CudaHighThroughputBase {
  public:
   // Collective.
-  CudaNodesHighThroughput(Group& group,
-                          ExpertPlacement placement,
-                          const DispatchConfig& for_dispatch,
-                          const DispatchConfig& for_combine);
+  CudaNodesHighThroughput(Group& group, ExpertPlacement placement);
   ~CudaNodesHighThroughput() override;
 
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
   Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
                                                 const DispatchHandle& handle,
                                                 const Stream& stream) override;
-  void set_configs(const DispatchConfig& for_dispatch, const DispatchConfig& for_combine) override;
   Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
   void trim() override { arena_.trim(last_stream_); }
@@ -71,6 +67,11 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   struct Dispatch;
   struct Combine;
 
+  // The blocks of a grid that moves rows.
+  static int blocks_of(const DispatchConfig& config) {
+    constexpr int kBlocksPerSm = 4;
+    return kBlocksPerSm * config.num_sms;
+  }
   const Topology& topology() const { return group.topology(); }
   int rank() const { return group.rank(); }
   int node_size() const { return topology().node_size(topology().node()); }
@@ -108,8 +109,6 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   // Waits until what all ranks have enqueued on their streams is done.  The call is collective.
   void meet(const Stream& stream, std::string_view op);
 
-  int dispatch_blocks_;
-  int combine_blocks_;
   const Tensor node_of_rank_;  // i32 [R]
   const Stream messages_;      // carries what goes between nodes, beside what stays on this one
   BankPool banks_;

@@ -124,7 +124,7 @@ void CudaNodesHighThroughput::send_sums(Combine& call) {
     if (call.has_weights()) {
       sum.out_weights = const_cast<float*>(call.weights_in(block.bytes(), relay.tokens));
     }
-    launch_sum_rows(sum, combine_blocks_, call.stream);
+    launch_sum_rows(sum, blocks_of(configs.combine), call.stream);
     sends.push_back({relay.source, block.raw(), block.nbytes()});
   }
   for (int n = 0; n < topology().num_nodes(); ++n) {
@@ -156,7 +156,7 @@ void CudaNodesHighThroughput::sum_own(Combine& call) {
     own.out_weights =
         const_cast<float*>(call.weights_in(own_block, handle.counts.sent_to_node(rank(), node)));
   }
-  launch_sum_rows(own, combine_blocks_, call.stream);
+  launch_sum_rows(own, blocks_of(configs.combine), call.stream);
   call.stream.wait(messages_.record());
 
   SumRowsArgs total{};
@@ -179,7 +179,7 @@ void CudaNodesHighThroughput::sum_own(Combine& call) {
   }
   total.out = call.out.bytes();
   total.out_weights = call.out_weights ? call.out_weights.data<float>() : nullptr;
-  launch_sum_rows(total, combine_blocks_, call.stream);
+  launch_sum_rows(total, blocks_of(configs.combine), call.stream);
 
   // Counts what others read from this rank.  The reader is the token's rank, or its gateway on this
   // node.
