@@ -431,6 +431,7 @@ typedef struct moebius_quant_operand {
   const moebius_tensor* zero_point;
   const moebius_tensor* bias; /* weights */
   int32_t power_of_two_scale;
+  int32_t calls_bring_scales; /* a2: every call has an a2_scale */
 } moebius_quant_operand;
 
 /* ----------------------------------------------------------------------------- router --- */
@@ -582,6 +583,7 @@ typedef struct moebius_experts_input {
   const moebius_tensor* expert_num_tokens; /* batched: i32 [L] */
   const moebius_tensor* expert_map;        /* standard: i32 [E]; NULL: ids are local */
   const moebius_tensor* lora_ids;          /* i32 [M] or [L, rows]; may be NULL */
+  const moebius_tensor* a2_scale;          /* f32 [M] or [L, rows]; with calls_bring_scales of a2 */
 } moebius_experts_input;
 /* Computes rows of a dispatch.  Standard: output [M, H] in_dtype, the weighted sum over this rank's
  * experts of each row, as combine takes it.  Batched: output [L, rows, H] in_dtype, unweighted. */
@@ -1003,6 +1005,7 @@ typedef struct moebius_layer_input {
   const moebius_tensor* lora_ids;       /* i32 [T]; may be NULL */
   const moebius_kernel_options* kernel; /* for this call; NULL: the layer's */
   int32_t microbatch;                   /* selects the workspaces; different for calls in flight */
+  const moebius_tensor* a2_scale;       /* f32 [T]; with calls_bring_scales of a2 */
 } moebius_layer_input;
 /* output [T, H] f32, bf16 or f16: the routed and the shared experts' results.  It may be hidden.
  * Collective with a group. */

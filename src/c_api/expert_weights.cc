@@ -33,6 +33,7 @@ QuantDesc read_operand(const moebius_quant_operand* given,
   desc.zero_point = tensor(operand.zero_point, "zero_point");
   desc.bias = tensor(operand.bias, "bias");
   desc.power_of_two_scale = read_flag(operand.power_of_two_scale, "power_of_two_scale");
+  desc.calls_bring_scales = read_flag(operand.calls_bring_scales, "calls_bring_scales");
   return desc;
 }
 

@@ -192,6 +192,7 @@ moebius_status moebius_experts_apply(moebius_experts experts,
     rows.expert_num_tokens = read_optional_tensor(given.expert_num_tokens, "expert_num_tokens", on);
     rows.expert_map = read_optional_tensor(given.expert_map, "expert_map", on);
     rows.lora_ids = read_optional_tensor(given.lora_ids, "lora_ids", on);
+    rows.a2_scale = read_optional_tensor(given.a2_scale, "a2_scale", on);
     const Tensor out = read_tensor(output, "output", on);
     expect_writable(out, "output");
     if (used->batched) {

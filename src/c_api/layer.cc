@@ -88,6 +88,7 @@ Call read_call(const LayerObject& layer,
   call.input.topk_ids = read_optional_tensor(given.topk_ids, "topk_ids", on);
   call.input.topk_weights = read_optional_tensor(given.topk_weights, "topk_weights", on);
   call.input.lora_ids = read_optional_tensor(given.lora_ids, "lora_ids", on);
+  call.input.a2_scale = read_optional_tensor(given.a2_scale, "a2_scale", on);
   if (given.kernel != nullptr) {
     call.input.kernel = read_kernel_options(given.kernel);
   }
