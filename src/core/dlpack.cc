@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -176,6 +177,8 @@ struct Units {
   }
 };
 
+constexpr int64_t kMostUnitBytes = 8;
+
 Units units_of(const DLTensor& t, DType dtype) {
   expect(t.ndim >= 0 && t.ndim <= Shape::kMaxDims, [&] {
     return fmt::format("DLPack tensor has {} dimensions, expected at most {}", t.ndim,
@@ -189,16 +192,25 @@ Units units_of(const DLTensor& t, DType dtype) {
   units.bytes = int64_t{bits(dtype)} * pack / 8;
   std::array<int64_t, Shape::kMaxDims> elements{};
   int64_t row_major = 1;
+  int64_t most_bytes = kMostUnitBytes;  // with dimensions of 0 counted as 1
   for (int i = t.ndim - 1; i >= 0; --i) {
     const auto at = static_cast<size_t>(i);
     const bool is_last = i == t.ndim - 1;
     const int64_t dim = t.shape[i];
     const int64_t stride = t.strides == nullptr ? row_major : t.strides[i];
-    row_major *= dim;
     expect_ge(dim, 0, "DLPack dimension");
     expect_ge(stride, 0, "DLPack stride");
+    int64_t reach = 0;
+    expect(!__builtin_mul_overflow(most_bytes, std::max<int64_t>(dim, 1), &most_bytes) &&
+               (dim <= 1 || (!__builtin_mul_overflow(stride, dim, &reach) &&
+                             reach <= std::numeric_limits<int64_t>::max() / kMostUnitBytes)),
+           [&] {
+             return fmt::format("DLPack dimension of {} elements, {} apart, is larger than memory",
+                                dim, stride);
+           });
+    row_major *= dim;
     units.dims[at] = dim;
-    units.strides[at] = stride;
+    units.strides[at] = dim > 1 ? stride : 0;  // it says nothing, and may be any number
     elements[at] = dim;
     if (pack > 1 && counts_vectors) {
       elements[at] = is_last ? dim * pack : dim;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <utility>
@@ -265,6 +266,9 @@ TEST(DLPack, WhatCannotBeATensorIsRefusedAndReleased) {
   refuse([](DLTensor& t) { t.strides[1] = -1; }, {"stride", "-1"});
   refuse([](DLTensor& t) { t.shape[0] = -2; }, {"dimension", "-2"});
   refuse([](DLTensor& t) { t.data = nullptr; }, {"no data pointer"});
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max() / 2;
+  refuse([](DLTensor& t) { t.shape[0] = t.shape[1] = kHuge; }, {"larger than memory"});
+  refuse([](DLTensor& t) { t.strides[0] = kHuge; }, {"dimension of 2", "larger than memory"});
   EXPECT_THROW(from_dlpack(static_cast<DLManagedTensor*>(nullptr)), InvalidArgument);
   EXPECT_THROW(to_dlpack(Tensor()), InvalidArgument);
 }
