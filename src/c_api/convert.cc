@@ -84,8 +84,16 @@ DType read_dtype(int32_t dtype, std::string_view what) {
 
 Device read_device(moebius_device device, std::string_view what) {
   read_choice(device.type, MOEBIUS_CUDA, what);
-  expect_ge(device.index, 0, what);
-  return device.type == MOEBIUS_CUDA ? Device::cuda(device.index) : Device::cpu();
+  if (device.type == MOEBIUS_CUDA) {
+    return Device::cuda(read_cuda_index(device.index));
+  }
+  expect_eq(device.index, 0, fmt::format("index of {}, which is the CPU", what));
+  return Device::cpu();
+}
+
+int read_cuda_index(int32_t index) {
+  expect_ge(index, 0, "index of the GPU");
+  return index;
 }
 
 moebius_device device_of(Device device) {
@@ -113,12 +121,13 @@ Tensor read_tensor(const moebius_tensor* given, std::string_view what, const Str
                        tensor.flags);
   });
   const Shape shape(std::span(tensor.shape, static_cast<size_t>(tensor.num_dims)));
-  if (!is_contiguous(tensor)) {
+  const int64_t num_elements = shape.numel();  // throws for more than an int64_t can count
+  expect(tensor.data != nullptr || num_elements == 0, [&] {
+    return fmt::format("data of {} is null, expected {} elements", what, num_elements);
+  });
+  if (num_elements > 0 && !is_contiguous(tensor)) {
     return copy_of_strided(tensor, dtype, device, stream);
   }
-  expect(tensor.data != nullptr || shape.numel() == 0, [&] {
-    return fmt::format("data of {} is null, expected {} elements", what, shape.numel());
-  });
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   const int64_t alignment = pack_factor(dtype) > 1 ? 1 : bits(dtype) / 8;
   expect(address % static_cast<uintptr_t>(alignment) == 0, [&] {
@@ -135,20 +144,20 @@ Tensor read_optional_tensor(const moebius_tensor* tensor,
   return tensor == nullptr ? Tensor() : read_tensor(tensor, what, stream);
 }
 
-void write_shape(moebius_tensor* out, const Tensor& tensor) {
-  out->dtype = static_cast<int32_t>(tensor.dtype());
-  out->device = device_of(tensor.device());
-  out->num_dims = tensor.num_dims();
+void write_shape(moebius_tensor* out, const Shape& shape, DType dtype, Device device) {
+  out->dtype = static_cast<int32_t>(dtype);
+  out->device = device_of(device);
+  out->num_dims = shape.size();
   int64_t stride = 1;
-  for (int i = tensor.num_dims() - 1; i >= 0; --i) {
-    out->shape[i] = tensor.dim(i);
-    out->strides[i] = std::exchange(stride, stride * tensor.dim(i));
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    out->shape[i] = shape[i];
+    out->strides[i] = std::exchange(stride, stride * shape[i]);
   }
 }
 
 void write_tensor(moebius_tensor* out, std::string_view what, const Tensor& tensor) {
   expect_struct(out, out == nullptr ? 0 : out->struct_size, sizeof(moebius_tensor), what);
-  write_shape(out, tensor);
+  write_shape(out, tensor.shape(), tensor.dtype(), tensor.device());
   out->data = tensor.raw();
   out->flags = tensor.is_read_only() ? MOEBIUS_READ_ONLY : 0;
 }

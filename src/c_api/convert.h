@@ -20,6 +20,8 @@ namespace moebius::c_api {
 
 DType read_dtype(int32_t dtype, std::string_view what);
 Device read_device(moebius_device device, std::string_view what);
+// The ordinal of a GPU, which is not negative.
+int read_cuda_index(int32_t index);
 moebius_device device_of(Device device);
 QuantFormat read_format(int32_t format, std::string_view what);  // not "not quantized"
 std::string read_text(const char* text, std::string_view what);  // null is refused
@@ -33,8 +35,8 @@ Tensor read_optional_tensor(const moebius_tensor* tensor,
                             const Stream& stream);
 // Writes all fields but the size.
 void write_tensor(moebius_tensor* out, std::string_view what, const Tensor& tensor);
-// Writes dtype, device and shape.
-void write_shape(moebius_tensor* out, const Tensor& tensor);
+// Writes dtype, device, shape and the strides of contiguous rows.
+void write_shape(moebius_tensor* out, const Shape& shape, DType dtype, Device device);
 
 // The previous event of an input; null is an event that is complete.
 Event read_event(void* cuda_event, const Stream& stream);

@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "c_api/convert.h"
 #include "c_api/status.h"
@@ -59,10 +61,11 @@ moebius_status moebius_make_thread_groups(int32_t num_ranks,
     ThreadGroupOptions threads;
     threads.ranks_per_node = given.ranks_per_node;
     threads.timeout = std::chrono::milliseconds(given.timeout_ms);
-    auto made = make_thread_groups(num_ranks, threads);
-    for (size_t rank = 0; rank < made.size(); ++rank) {
-      groups[rank] = give(std::move(made[rank]));
+    std::vector<moebius_group> handles;
+    for (auto& made : make_thread_groups(num_ranks, threads)) {
+      handles.push_back(give(std::move(made)));
     }
+    std::copy(handles.begin(), handles.end(), groups);
   });
 }
 
@@ -107,7 +110,7 @@ moebius_status moebius_make_mpi_group(const void* comm,
 moebius_status moebius_make_cuda_group(moebius_group host, int32_t index, moebius_group* group) {
   return guarded([&] {
     give_over(host, group, [&](std::unique_ptr<Group>&& given) {
-      return make_cuda_group(std::move(given), Device::cuda(index));
+      return make_cuda_group(std::move(given), Device::cuda(read_cuda_index(index)));
     });
   });
 }
@@ -118,7 +121,7 @@ moebius_status moebius_make_nccl_group(moebius_group host,
                                        moebius_group* group) {
   return guarded([&] {
     give_over(host, group, [&](std::unique_ptr<Group>&& given) {
-      return make_nccl_group(std::move(given), Device::cuda(index), comm);
+      return make_nccl_group(std::move(given), Device::cuda(read_cuda_index(index)), comm);
     });
   });
 }

@@ -135,6 +135,19 @@ struct OrderResult : ResultObject {
   ExpertOrder order;
 };
 
+// The dispatch whose route a call takes.  Throws InvalidArgument for one of another transport,
+// which may have other experts and ranks, and for a cached one, which has no route of its own.
+std::shared_ptr<DispatchResult> find_dispatch(moebius_result handle,
+                                              std::string_view what,
+                                              const HighThroughputObject& by) {
+  auto found = find_result<DispatchResult>(handle, what);
+  expect(static_cast<const HighThroughputObject&>(*found->owner).transport == by.transport, [&] {
+    return fmt::format("{} is a result of another transport, expected one of this transport", what);
+  });
+  found->handle();
+  return found;
+}
+
 std::vector<Tensor> read_payloads(const moebius_tensor* const* payloads,
                                   int32_t count,
                                   std::string_view what,
@@ -280,7 +293,7 @@ moebius_status moebius_high_throughput_dispatch_cached(moebius_high_throughput t
     moebius_result& place = expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
     const moebius_dispatch_input given = read_struct(input, "input");
-    const auto along = find_result<DispatchResult>(route, "route");
+    const auto along = find_dispatch(route, "route", *used);
     const Stream on = read_stream(stream);
     CachedDispatchInput cached;
     cached.payloads = read_payloads(given.payloads, given.num_payloads, "payloads", on);
@@ -299,8 +312,7 @@ moebius_status moebius_high_throughput_expert_order(moebius_high_throughput tran
   return guarded([&] {
     moebius_result& place = expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
-    const auto from = find_result<DispatchResult>(dispatched, "dispatched");
-    from->handle();
+    const auto from = find_dispatch(dispatched, "dispatched", *used);
     place = make_handle<ResultObject>(std::make_shared<OrderResult>(
         used->transport->expert_order(from->output, expert_alignment, read_stream(stream)),
         used.object()));
@@ -316,7 +328,7 @@ moebius_status moebius_high_throughput_combine(moebius_high_throughput transport
     moebius_result& place = expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
     const moebius_combine_input given = read_struct(input, "input");
-    const auto from = find_result<DispatchResult>(dispatched, "dispatched");
+    const auto from = find_dispatch(dispatched, "dispatched", *used);
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(given, on);
     place = give(
@@ -335,7 +347,7 @@ moebius_status moebius_high_throughput_combine_start(moebius_high_throughput tra
     moebius_pending& place = expect_out(pending, "pending");
     const Using<HighThroughputObject> used(transport);
     const moebius_combine_input given = read_struct(input, "input");
-    const auto from = find_result<DispatchResult>(dispatched, "dispatched");
+    const auto from = find_dispatch(dispatched, "dispatched", *used);
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(given, on);
     place =

@@ -69,6 +69,9 @@ struct CallObject : Object {
   LayerCall call;
 };
 
+// Each has workspaces of its own, so a number that is no index would take all memory.
+constexpr int32_t kMostMicrobatches = 256;
+
 // A call's tensors and options.
 struct Call {
   MoeLayerInput input;
@@ -81,6 +84,8 @@ Call read_call(const LayerObject& layer,
                const moebius_tensor* output,
                moebius_stream stream) {
   const moebius_layer_input given = read_struct(input, "input");
+  expect_ge(given.microbatch, 0, "microbatch");
+  expect_le(given.microbatch, kMostMicrobatches - 1, "microbatch");
   const Stream on = read_stream(stream);
   Call call{.input = {.hidden = read_tensor(given.hidden, "hidden", on)},
             .output = read_tensor(output, "output", on),
@@ -118,13 +123,16 @@ MoeLayerWeights read_weights(const moebius_layer_weights& given,
   });
   weights.experts.quant.validate();
   weights.shared.quant.validate();
-  weights.router_config = read_router_config(given.router_config, stream.device());
+  const RouterConfig router = read_router_config(given.router_config, stream.device());
+  if (given.router != nullptr) {  // otherwise calls bring ids, or the caller's routing chooses
+    weights.router_config = router;
+  }
   weights.apply_router_weight_on_input =
       read_flag(given.apply_router_weight_on_input, "apply_router_weight_on_input");
   weights.activation = read_activation(given.activation);
   MoeConfig& config = weights.config;
-  config.num_experts = weights.router_config.num_experts;
-  config.experts_per_token = weights.router_config.topk;
+  config.num_experts = router.num_experts;
+  config.experts_per_token = router.topk;
   config.hidden = given.hidden == 0 ? weights.experts.w1.dim(2) : given.hidden;
   config.intermediate = given.intermediate == 0 ? weights.experts.w2.dim(2) * plan.parallel.tp_size
                                                 : given.intermediate;

@@ -77,6 +77,7 @@ LayerPlan read_layer_options(const moebius_layer_options* given, const GroupObje
       read_flag(options.computes_in_f64, "computes_in_f64") ? Precision::kF64 : Precision::kModel;
   plan.options.kernel = read_kernel_options(options.kernel);
   plan.options.monolithic = read_flag(options.monolithic, "monolithic");
+  expect_ge(options.comm_sms, 0, "comm_sms");
   plan.options.comm_sms = options.comm_sms;
   if (options.capacity != 0) {
     plan.options.capacity = options.capacity == -1 ? 0 : options.capacity;

@@ -65,6 +65,7 @@ struct LowLatencyCombineResult : ResultObject {
 };
 
 LowLatencyOptions read_options(const moebius_low_latency_options& given) {
+  expect_ge(given.num_sms, 0, "num_sms");
   return {.max_tokens = given.max_tokens == 0 ? 128 : given.max_tokens,
           .hidden = given.hidden,
           .topk = given.topk,

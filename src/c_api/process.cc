@@ -85,13 +85,15 @@ moebius_status moebius_get_setting(const char* name, char* value, size_t room, s
     expect(std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.name == variable; }),
            [&] { return fmt::format("there is no setting {}", variable); });
     const std::string text = setting(variable).value_or("");
-    if (bytes != nullptr) {
-      *bytes = text.size() + 1;
-    }
+    const size_t needed = text.size() + 1;
     if (value != nullptr || room != 0) {
       expect(value != nullptr, "value is null, expected a place to write");
-      expect_ge(static_cast<int64_t>(room), static_cast<int64_t>(text.size() + 1), "room");
-      std::memcpy(value, text.c_str(), text.size() + 1);
+      expect(room >= needed,
+             [&] { return fmt::format("room is {}, expected at least {}", room, needed); });
+      std::memcpy(value, text.c_str(), needed);
+    }
+    if (bytes != nullptr) {
+      *bytes = needed;
     }
   });
 }

@@ -3,12 +3,14 @@
 #include "moebius/quantize.h"
 
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "c_api/convert.h"
 #include "c_api/status.h"
 #include "c_api/streams.h"
 #include "c_api/structs.h"
+#include "quant/groups.h"
 
 namespace moebius::c_api {
 
@@ -45,20 +47,28 @@ moebius_status moebius_quantized_shapes(const moebius_quant_spec* spec,
                                         const moebius_quantized* out) {
   return guarded([&] {
     const moebius_quantized places = read_struct(out, "out");
-    const std::array outs = {places.values, places.scale, places.zero_point, places.global_scale};
-    for (const moebius_tensor* place : outs) {
+    const std::array places_and_tensors = {
+        std::pair(places.values, &Quantized::values), std::pair(places.scale, &Quantized::scale),
+        std::pair(places.zero_point, &Quantized::zero_point),
+        std::pair(places.global_scale, &Quantized::global_scale)};
+    for (const auto& [place, tensor] : places_and_tensors) {
       read_optional(place, "tensor of out");
     }
     const Device where = read_device(device, "device");
-    const Quantized q = allocate_quantized(read_spec(spec), rows, cols);
-    const std::array tensors = {q.values, q.scale, q.zero_point, q.global_scale};
-    for (size_t i = 0; i < outs.size(); ++i) {
-      if (outs[i] != nullptr && tensors[i]) {
-        write_shape(outs[i], tensors[i]);
-        outs[i]->device = device_of(where);
-      } else if (outs[i] != nullptr) {
-        outs[i]->num_dims = -1;
+    const QuantizeSpec how = read_spec(spec);
+    const Support support = quantize_supported(how, rows, cols);
+    expect(support.ok, support.reason);
+    expect_le(Shape{rows, cols}.numel(), int64_t{1} << 60, "elements of the matrix");
+    for (const auto& [place, tensor] : places_and_tensors) {
+      if (place != nullptr) {
+        place->num_dims = -1;
       }
+      quant::for_each_tensor(how, rows, cols,
+                             [&](auto made, const Shape& shape, DType dtype, std::string_view) {
+                               if (place != nullptr && made == tensor) {
+                                 write_shape(place, shape, dtype, where);
+                               }
+                             });
     }
   });
 }

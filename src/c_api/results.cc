@@ -24,13 +24,13 @@ moebius_status moebius_result_array(moebius_result result,
 }
 
 moebius_status moebius_result_wait(moebius_result result, moebius_stream stream) {
-  return guarded([&] { read_stream(stream).wait(find<ResultObject>(result)->event()); });
+  return guarded([&] { read_stream(stream).wait(Using<ResultObject>(result)->event()); });
 }
 
 moebius_status moebius_result_event(moebius_result result, void** cuda_event) {
   return guarded([&] {
     void*& place = expect_out(cuda_event, "cuda_event");
-    place = find<ResultObject>(result)->event().native_handle();
+    place = Using<ResultObject>(result)->event().native_handle();
   });
 }
 

@@ -57,14 +57,19 @@ class PendingResult : public PendingObject {
       : PendingObject(owner->usage), owner_(std::move(owner)), pending_(std::move(pending)) {}
 
   void hook() override {
-    if (auto complete = std::exchange(pending_.hook, nullptr)) {
+    if (const auto complete = std::exchange(pending_.hook, nullptr)) {
+      auto receive = std::exchange(pending_.receive, nullptr);
       complete();
+      pending_.receive = std::move(receive);
     }
   }
   std::shared_ptr<ResultObject> finish() override {
-    expect(pending_.receive != nullptr, "this transfer was finished before");
-    hook();
+    expect(pending_.receive != nullptr, "this transfer was finished before, or has failed");
+    // What has failed is not received at another attempt.
     const auto receive = std::exchange(pending_.receive, nullptr);
+    if (const auto complete = std::exchange(pending_.hook, nullptr)) {
+      complete();
+    }
     return std::make_shared<Result>(receive(), owner_);
   }
 

@@ -79,9 +79,9 @@ moebius_status moebius_router_logits(moebius_router router,
                                      const moebius_tensor* logits,
                                      moebius_stream stream) {
   return guarded([&] {
-    const auto object = find<RouterObject>(router);  // concurrent calls are safe
+    const Using<RouterObject> used(router);
     const Stream on = read_stream(stream);
-    object->router.logits(read_tensor(hidden, "hidden", on), read_tensor(logits, "logits", on), on);
+    used->router.logits(read_tensor(hidden, "hidden", on), read_tensor(logits, "logits", on), on);
   });
 }
 
@@ -91,10 +91,10 @@ moebius_status moebius_router_select(moebius_router router,
                                      const moebius_tensor* weights,
                                      moebius_stream stream) {
   return guarded([&] {
-    const auto object = find<RouterObject>(router);
+    const Using<RouterObject> used(router);
     const Stream on = read_stream(stream);
-    object->router.select(read_tensor(logits, "logits", on), read_tensor(ids, "ids", on),
-                          read_tensor(weights, "weights", on), on);
+    used->router.select(read_tensor(logits, "logits", on), read_tensor(ids, "ids", on),
+                        read_tensor(weights, "weights", on), on);
   });
 }
 

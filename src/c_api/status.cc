@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string_view>
 
 #include "c_api/structs.h"
@@ -56,6 +57,8 @@ moebius_status keep_error() noexcept {
     last.set(MOEBIUS_OUT_OF_MEMORY, error.what());
   } catch (const std::bad_alloc&) {
     last.set(MOEBIUS_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::length_error&) {  // a list that no memory has room for
+    last.set(MOEBIUS_OUT_OF_MEMORY, "out of memory: a list is longer than any memory");
   } catch (const std::exception& error) {
     last.set(MOEBIUS_ERROR, error.what());
   } catch (...) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c_api/streams.h"
 
+#include "c_api/convert.h"
 #include "c_api/status.h"
 
 namespace moebius::c_api {
@@ -29,11 +30,13 @@ moebius_status moebius_stream_cpu(int32_t num_threads, moebius_stream* stream) {
 }
 
 moebius_status moebius_stream_cuda(int32_t index, moebius_stream* stream) {
-  return guarded([&] { give(stream, [&] { return Stream::cuda(index); }); });
+  return guarded([&] { give(stream, [&] { return Stream::cuda(read_cuda_index(index)); }); });
 }
 
 moebius_status moebius_stream_wrap_cuda(void* cuda_stream, int32_t index, moebius_stream* stream) {
-  return guarded([&] { give(stream, [&] { return Stream::wrap_cuda(cuda_stream, index); }); });
+  return guarded([&] {
+    give(stream, [&] { return Stream::wrap_cuda(cuda_stream, read_cuda_index(index)); });
+  });
 }
 
 moebius_status moebius_stream_synchronize(moebius_stream stream) {
