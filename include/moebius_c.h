@@ -10,7 +10,17 @@
  * I intermediate size of an expert, N rows of w1 (2 * I for gated experts, else I), M rows.
  *
  * STATUS.  Functions return MOEBIUS_OK or the kind of the error; moebius_last_error() has the rest.
- * After an error the outputs of the function are unchanged, and nothing is half-made.
+ * After an error the places for results (handles, structs, numbers) are unchanged, nothing is
+ * half-made, and the objects can be used as before, except for a group that is broken.  Memory of
+ * output tensors is unchanged after MOEBIUS_INVALID_ARGUMENT for what can be seen before the work
+ * begins (null, sizes, handles, shapes, dtypes, devices, and on the CPU values of ids); after other
+ * errors it may hold anything.  What each function may return:
+ *   MOEBIUS_INVALID_ARGUMENT, MOEBIUS_OUT_OF_MEMORY   all
+ *   MOEBIUS_UNSUPPORTED   those that make an object or name a device, and all for fields of structs
+ *                         that this library does not know
+ *   MOEBIUS_COMM_ERROR    those marked "collective", and on GPUs any later call that learns of it
+ *   MOEBIUS_CUDA_ERROR    those that are given a stream or an object of a GPU
+ *   MOEBIUS_ERROR         those that read or write files or call a function of the caller's
  *
  * HANDLES.  Objects are opaque handles.  NULL means "none" where a function says so.  A handle that
  * was destroyed, or that is of another kind, is found out (MOEBIUS_INVALID_ARGUMENT) and never
@@ -22,14 +32,23 @@
  * THREADS.  Any thread may call any function, and a handle may move between threads.  One thread at
  * a time may use an object; groups and what is made from them count as one object.  A call on an
  * object that another thread is using, or that this thread is using further up (in a callback),
- * gives MOEBIUS_INVALID_ARGUMENT.  Functions without a handle may be called at any time.
+ * gives MOEBIUS_INVALID_ARGUMENT.  Destroying it is allowed even then: the handle ends at once, and
+ * the object with the call that is using it.  Streams of the CPU, checkpoints, and arrays (but not
+ * the values in them) may be used by several threads at the same time.  Functions without a handle
+ * may be called at any time.  A child of fork() makes its own objects; it uses none of its parent.
+ *
+ * CALLBACKS get the `user` pointer that was given with them, which must be valid as long as they
+ * may be called.  They return to the library: no exception and no longjmp leaves them.
  *
  * STRUCTS begin with their size: set struct_size to sizeof(the struct), and clear the rest.  Zero
- * is the default of every field unless its comment says otherwise.  Structs only grow; a library
- * that is older than the program refuses fields it does not know unless they are zero.
+ * is the default of every field unless its comment says otherwise.  A larger size comes from a
+ * program that is newer than the library, which then refuses fields that it does not know unless
+ * they are zero (MOEBIUS_UNSUPPORTED), and leaves them as they are in structs that it fills.
+ * Structs only grow.  Texts and structs are read within the call, and may be freed after it.
  *
  * TENSORS are borrowed views.  Memory that a call reads or writes stays the caller's, and must live
- * until the call returns; on a GPU, until the work that it enqueued is done.
+ * until the call returns; on a GPU, until the work that it enqueued is done.  The address is a
+ * multiple of the size of an element.  All tensors of a call are on the device of its stream.
  *
  * GPUS.  Calls enqueue on the stream that they are given, and return.  A stream of NULL is a CPU
  * stream with as many threads as the setting MOEBIUS_THREADS says.
@@ -68,13 +87,15 @@ typedef struct moebius_error_info {
   int32_t rank;           /* MOEBIUS_COMM_ERROR: the rank that reports; otherwise -1 */
   int32_t peer;           /* MOEBIUS_COMM_ERROR: the rank to blame, or -1 */
   int32_t peer_is_silent; /* 1: the peer has left or has not come, and reports nothing itself */
-  const char* message;    /* one line, both values; valid until the thread's next call */
+  const char* message;    /* one line, both values; valid until the thread's next error */
 } moebius_error_info;
 
 /* Describes the last call of this thread that failed; after none, status is MOEBIUS_OK and the
- * message is empty.  A call that succeeds changes nothing.  It fails on wrong arguments only. */
+ * message is empty.  A call that succeeds changes nothing.  It fails on wrong arguments only, and
+ * that is then the last error.  Messages end after 4095 bytes. */
 MOEBIUS_C_API moebius_status moebius_last_error(moebius_error_info* info);
-/* "invalid argument", "communication failed", ...: what a status means, never NULL. */
+/* "invalid argument", "communication failed", ...: what a status means; "unknown status" for other
+ * numbers.  The text is always valid. */
 MOEBIUS_C_API const char* moebius_status_name(moebius_status status);
 
 MOEBIUS_C_API int32_t moebius_abi_version(void); /* MOEBIUS_ABI_VERSION of the library */
@@ -82,12 +103,13 @@ MOEBIUS_C_API const char* moebius_version(void); /* "0.1.0" */
 
 /* ---------------------------------------------------------- settings, logs, interruption --- */
 
-/* Gives a setting (docs/embedding.md lists all) a value for this process, whatever the environment
- * says; NULL lets the environment decide again. */
+/* Gives a setting (moebius_setting_at lists all) a value for this process, whatever the environment
+ * says; "" is no value, and NULL lets the environment decide again.  A name that does not exist and
+ * a number out of range are MOEBIUS_INVALID_ARGUMENT. */
 MOEBIUS_C_API moebius_status moebius_set_setting(const char* name, const char* value);
 /* Writes the value, or an empty text where the setting has none, with its final 0 to `value`, which
  * has room for `room` bytes.  *bytes, if it is not NULL, becomes the bytes needed.  Too little room
- * is MOEBIUS_INVALID_ARGUMENT, unless value is NULL and room is 0. */
+ * is MOEBIUS_INVALID_ARGUMENT; with value NULL and room 0 the call only tells the bytes. */
 MOEBIUS_C_API moebius_status moebius_get_setting(const char* name,
                                                  char* value,
                                                  size_t room,
@@ -101,25 +123,28 @@ typedef struct moebius_setting_info {
   const char* meaning;
   const char* read; /* when it is read: a change counts from then on */
 } moebius_setting_info;
+/* Settings are counted from 0. */
 MOEBIUS_C_API int64_t moebius_num_settings(void);
 MOEBIUS_C_API moebius_status moebius_setting_at(int64_t index, moebius_setting_info* info);
 
 enum { MOEBIUS_LOG_DEBUG = 0, MOEBIUS_LOG_INFO = 1, MOEBIUS_LOG_WARN = 2, MOEBIUS_LOG_ERROR = 3 };
 /* Takes one message; both texts live as long as the call, and topic may be empty.  Any thread may
- * call it, several at a time. */
+ * call it, several at a time, also while this or another call of the library is under way. */
 typedef void (*moebius_log_function)(void* user,
                                      int32_t level,
                                      const char* topic,
                                      const char* message);
-/* From now on messages go to the function instead of stderr; NULL brings stderr back.  Threads that
- * are logging may still call the one before. */
+/* From now on messages go to the function instead of stderr; NULL brings stderr back.  The setting
+ * MOEBIUS_LOG says which messages there are.  Threads that are logging may still call the function
+ * that was set before. */
 MOEBIUS_C_API moebius_status moebius_set_log_function(moebius_log_function function, void* user);
 
 /* Returns a value other than 0 to end the wait. */
 typedef int32_t (*moebius_interrupt_function)(void* user);
 /* While a thread waits for other ranks, it calls the function about 20 times a second.  If that
  * asks for it, the wait ends with MOEBIUS_COMM_ERROR whose peer is the rank itself; the group is
- * then broken, and the others are told.  NULL: nobody is asked. */
+ * then broken, and the others are told.  NULL: nobody is asked.  It holds for all threads; the
+ * function must not use the group whose call is waiting. */
 MOEBIUS_C_API moebius_status moebius_set_interrupt_function(moebius_interrupt_function function,
                                                             void* user);
 
@@ -137,7 +162,7 @@ MOEBIUS_C_API int32_t moebius_cuda_device_count(void);
 MOEBIUS_C_API moebius_status moebius_expect_usable(moebius_device device);
 
 /* Where memory comes from.  The functions may be called by any thread at any time, also while the
- * process ends. */
+ * process ends, and must not call the library. */
 typedef struct moebius_allocator {
   size_t struct_size;
   void* user;
@@ -150,7 +175,8 @@ typedef struct moebius_allocator {
   /* Called once, when the allocator is no longer set and all its memory is back; may be NULL. */
   void (*destroy)(void* user);
 } moebius_allocator;
-/* NULL brings the library's own allocator back. */
+/* From now on memory of the device comes from the allocator, whose struct is copied; NULL brings
+ * the library's own back.  What was allocated before goes back to the allocator that gave it. */
 MOEBIUS_C_API moebius_status moebius_set_allocator(moebius_device device,
                                                    const moebius_allocator* allocator);
 
@@ -164,7 +190,8 @@ typedef struct moebius_memory_statistics {
 MOEBIUS_C_API moebius_status moebius_get_memory_statistics(moebius_device device,
                                                            moebius_memory_statistics* statistics);
 MOEBIUS_C_API moebius_status moebius_reset_peak_memory(moebius_device device);
-/* Gives back memory that the library keeps for later calls and that nobody uses. */
+/* Gives back memory that the library keeps for later calls and that nobody uses.  Workspaces and
+ * transports have a trim of their own. */
 MOEBIUS_C_API moebius_status moebius_trim_memory(moebius_device device);
 
 /* Runs parallel loops of CPU calls: calls job(context, i) on any threads, each i of [0,
@@ -175,7 +202,8 @@ typedef int32_t (*moebius_executor_function)(void* user,
                                              int32_t num_threads,
                                              void (*job)(void* context, int32_t thread_idx),
                                              void* context);
-/* NULL brings the library's own threads back. */
+/* From now on loops run there; NULL brings the library's own threads back.  A loop that is under
+ * way ends where it began, so `user` stays valid until the calls of that time have returned. */
 MOEBIUS_C_API moebius_status moebius_set_executor(moebius_executor_function function, void* user);
 
 /* ---------------------------------------------------------------------------- streams --- */
@@ -183,14 +211,16 @@ MOEBIUS_C_API moebius_status moebius_set_executor(moebius_executor_function func
 typedef struct moebius_stream_handle* moebius_stream;
 /* A CPU stream: calls on it use so many threads; 0: as the setting MOEBIUS_THREADS says. */
 MOEBIUS_C_API moebius_status moebius_stream_cpu(int32_t num_threads, moebius_stream* stream);
-/* A new non-blocking stream of the GPU. */
+/* A new non-blocking stream of the GPU `index`.  MOEBIUS_UNSUPPORTED where there is none. */
 MOEBIUS_C_API moebius_status moebius_stream_cuda(int32_t index, moebius_stream* stream);
 /* The caller's cudaStream_t, which must outlive the handle and the objects that were given it.
  * Keep the handle for all calls, since calls keep their scratch memory in it. */
 MOEBIUS_C_API moebius_status moebius_stream_wrap_cuda(void* cuda_stream,
                                                       int32_t index,
                                                       moebius_stream* stream);
+/* Waits until the work of the stream is done. */
 MOEBIUS_C_API moebius_status moebius_stream_synchronize(moebius_stream stream);
+/* Objects that were made with the stream keep it as long as they need it. */
 MOEBIUS_C_API moebius_status moebius_stream_destroy(moebius_stream stream);
 
 /* ---------------------------------------------------------------------------- tensors --- */
@@ -225,34 +255,39 @@ typedef struct moebius_tensor {
   void* data; /* may be NULL where there are no elements */
   int32_t dtype;
   moebius_device device;
-  int32_t num_dims; /* 0 to 4 */
-  uint32_t flags;
-  int64_t shape[4];
-  /* In elements; all 0: contiguous rows.  Inputs that are not contiguous are copied first, and
-   * outputs must be contiguous. */
+  int32_t num_dims; /* 0 to 4; 0 is one element */
+  uint32_t flags;   /* 0 or MOEBIUS_READ_ONLY */
+  int64_t shape[4]; /* in elements, each at least 0; [0, num_dims) are read */
+  /* In elements, each at least 0; all 0: contiguous rows.  Inputs that are not contiguous are
+   * copied first, and outputs must be contiguous.  With other strides among them, 0 repeats
+   * elements. */
   int64_t strides[4];
 } moebius_tensor;
 
 /* An array is memory of the library's, or of a DLPack producer's: results come as arrays.  It may
  * outlive the object that made it. */
 typedef struct moebius_array_handle* moebius_array;
-/* Uninitialised; 256-byte aligned. */
+/* A new array, uninitialised and 256-byte aligned, of the device's allocator.  shape [num_dims] may
+ * be NULL without dimensions. */
 MOEBIUS_C_API moebius_status moebius_array_empty(int32_t dtype,
                                                  moebius_device device,
                                                  int32_t num_dims,
                                                  const int64_t* shape,
                                                  moebius_array* array);
-/* The array as a tensor, which is valid as long as the array. */
+/* Fills all of *tensor but its struct_size: a view of the array, valid as long as the array. */
 MOEBIUS_C_API moebius_status moebius_array_view(moebius_array array, moebius_tensor* tensor);
 /* Lets the array be destroyed while the stream still uses its memory. */
 MOEBIUS_C_API moebius_status moebius_array_record_stream(moebius_array array,
                                                          moebius_stream stream);
 MOEBIUS_C_API moebius_status moebius_array_destroy(moebius_array array);
 
-/* DLPack 1.1 (moebius/dlpack.h has the rules).  `managed` is a DLManagedTensorVersioned, or with
- * is_versioned 0 a DLManagedTensor.  from_dlpack takes it over, also when it fails.  as_dtype -1
- * keeps the type; otherwise bytes (u8) are read as that type.  to_dlpack gives a tensor whose
- * receiver calls its deleter once; the array may be destroyed before. */
+/* DLPack 1.1 (moebius/dlpack.h has the rules).  `managed` is a DLManagedTensorVersioned
+ * (is_versioned 1) or a DLManagedTensor (0); other numbers are refused, and then nothing is done
+ * with it. from_dlpack takes the tensor over: its deleter is called once, when the array and what
+ * was made from it are gone, or at once when the call fails.  Rows that are not contiguous are
+ * copied. as_dtype -1 keeps the type; otherwise bytes (u8) are read as that type.  to_dlpack gives
+ * a tensor whose receiver calls its deleter once; the array may be destroyed before.  A
+ * DLManagedTensor cannot say that it is read-only, so a read-only array is refused there. */
 MOEBIUS_C_API moebius_status moebius_array_from_dlpack(void* managed,
                                                        int32_t is_versioned,
                                                        int32_t as_dtype,
@@ -260,7 +295,8 @@ MOEBIUS_C_API moebius_status moebius_array_from_dlpack(void* managed,
 MOEBIUS_C_API moebius_status moebius_array_to_dlpack(moebius_array array,
                                                      int32_t is_versioned,
                                                      void** managed);
-/* Copies between tensors of equal dtype and shape that do not overlap, on any devices. */
+/* Copies between tensors of equal dtype and shape that do not overlap.  Each is on the CPU or on
+ * the stream's device; with a GPU the copy is enqueued. */
 MOEBIUS_C_API moebius_status moebius_copy(const moebius_tensor* from,
                                           const moebius_tensor* to,
                                           moebius_stream stream);
@@ -269,7 +305,8 @@ MOEBIUS_C_API moebius_status moebius_copy(const moebius_tensor* from,
 
 /* One rank's handle on its peers.  Calls marked "collective" are made by every rank in the same
  * order.  Every wait ends at the group's timeout, and at once when a peer has failed: with
- * MOEBIUS_COMM_ERROR, after which the group is broken. */
+ * MOEBIUS_COMM_ERROR, after which the group is broken: later calls give the same error, and the
+ * group and what was made from it can only be destroyed (but see moebius_group_set_dead). */
 typedef struct moebius_group_handle* moebius_group;
 
 typedef struct moebius_group_options {
@@ -278,7 +315,8 @@ typedef struct moebius_group_options {
   int64_t timeout_ms;     /* 0: setting MOEBIUS_TIMEOUT_MS; at most 24 h */
 } moebius_group_options;
 
-/* Groups for num_ranks threads of the caller's: groups[r] is for the thread that is rank r. */
+/* Groups for num_ranks threads of the caller's: groups [num_ranks]; groups[r] is for the thread
+ * that is rank r.  NULL options are the defaults.  Each group is destroyed on its own. */
 MOEBIUS_C_API moebius_status moebius_make_thread_groups(int32_t num_ranks,
                                                         const moebius_group_options* options,
                                                         moebius_group* groups);
@@ -288,16 +326,18 @@ typedef int32_t (*moebius_all_gather_function)(void* user,
                                                const void* in,
                                                int64_t bytes,
                                                void* out);
-/* A group of processes of one machine that the caller has started in whatever way; all_gather is
- * called once, within this call.  NULL options are the defaults.  Collective. */
+/* A group of at most 256 processes of one machine that the caller has started in whatever way;
+ * all_gather is called once, within this call, and its waits have the deadline that it gives them.
+ * NULL options are the defaults.  Collective. */
 MOEBIUS_C_API moebius_status moebius_make_process_group(int32_t rank,
                                                         int32_t size,
                                                         moebius_all_gather_function all_gather,
                                                         void* user,
                                                         const moebius_group_options* options,
                                                         moebius_group* group);
-/* A group of the processes of an MPI communicator; comm points to an MPI_Comm, or is NULL for
- * MPI_COMM_WORLD (MPI is then initialised unless it is).  Collective. */
+/* A group of the processes of an MPI communicator; comm points to an MPI_Comm, which stays the
+ * caller's, or is NULL for MPI_COMM_WORLD (MPI is then initialised unless it is).  Its destruction
+ * is collective, too.  MOEBIUS_UNSUPPORTED where MPI is not to be had.  Collective. */
 MOEBIUS_C_API moebius_status moebius_make_mpi_group(const void* comm,
                                                     const moebius_group_options* options,
                                                     moebius_group* group);
@@ -312,8 +352,8 @@ MOEBIUS_C_API moebius_status moebius_make_nccl_group(moebius_group host,
                                                      int32_t cuda_index,
                                                      void* comm,
                                                      moebius_group* group);
-/* The same for a caller that has nothing but the communicator, whose ranks are processes of one
- * machine. */
+/* The same for a caller that has nothing but the communicator, an ncclComm_t whose ranks are
+ * processes of one machine.  timeout_ms as in moebius_group_options.  Collective. */
 MOEBIUS_C_API moebius_status moebius_make_nccl_group_of(void* comm,
                                                         int64_t timeout_ms,
                                                         moebius_group* group);
@@ -331,9 +371,10 @@ typedef struct moebius_group_info {
 } moebius_group_info;
 MOEBIUS_C_API moebius_status moebius_group_get_info(moebius_group group, moebius_group_info* info);
 
-/* Collective. */
+/* Returns when every rank has made the call.  Collective. */
 MOEBIUS_C_API moebius_status moebius_group_barrier(moebius_group group);
-/* Gathers `bytes` of every rank; those of rank r are at out + r * bytes.  Collective. */
+/* Gathers `bytes` of every rank, the same number on all, in host memory; those of rank r are at
+ * out + r * bytes.  Collective. */
 MOEBIUS_C_API moebius_status moebius_group_all_gather(moebius_group group,
                                                       const void* in,
                                                       int64_t bytes,
@@ -344,13 +385,15 @@ MOEBIUS_C_API moebius_status moebius_group_split(moebius_group group,
                                                  int32_t color,
                                                  int32_t key,
                                                  moebius_group* part);
-/* Tells every peer that this rank cannot go on; their waits end and name it. */
+/* Tells every peer that this rank cannot go on, and why; their waits end with MOEBIUS_COMM_ERROR,
+ * which names this rank.  The group is then broken.  It does not wait. */
 MOEBIUS_C_API moebius_status moebius_group_abort(moebius_group group, const char* why);
 /* Goes on without a rank, or takes it back; see Group::set_dead in moebius/group.h. */
 MOEBIUS_C_API moebius_status moebius_group_set_dead(moebius_group group,
                                                     int32_t rank,
                                                     int32_t is_dead);
-/* Tells the peers that this rank has left, once no object needs the group any more. */
+/* Tells the peers that this rank has left, once no object needs the group any more.  A rank that
+ * still waits for it then ends with MOEBIUS_COMM_ERROR.  It does not wait (but see MPI). */
 MOEBIUS_C_API moebius_status moebius_group_destroy(moebius_group group);
 
 /* -------------------------------------------------------------------------- placement --- */
@@ -359,7 +402,7 @@ MOEBIUS_C_API moebius_status moebius_group_destroy(moebius_group group);
  * together, and the first E % R ranks own one more. */
 typedef struct moebius_placement {
   size_t struct_size;
-  const int32_t* rank_of; /* [num_experts] */
+  const int32_t* rank_of; /* [num_experts], each a rank of the group; copied */
   int64_t num_experts;
 } moebius_placement;
 
@@ -398,16 +441,17 @@ typedef struct moebius_quantized {
   moebius_tensor* global_scale; /* nvfp4; otherwise NULL */
 } moebius_quantized;
 
-/* Sets dtype, device and shape of the tensors that a [rows, cols] matrix is quantized to; data and
- * the rest stay as they are.  Tensors that the format does not have get num_dims -1.  Any of the
- * four may be NULL here. */
+/* Sets dtype, device, shape and (contiguous) strides of the tensors that a [rows, cols] matrix is
+ * quantized to; data and flags stay as they are.  Tensors that the format does not have get
+ * num_dims -1.  Any of the four may be NULL here.  Nothing is allocated. */
 MOEBIUS_C_API moebius_status moebius_quantized_shapes(const moebius_quant_spec* spec,
                                                       int64_t rows,
                                                       int64_t cols,
                                                       moebius_device device,
                                                       const moebius_quantized* out);
-/* x [rows, cols] f32, bf16 or f16 -> out.  static_scale f32 [1] (fp8 and int8 per tensor) and
- * global_scale f32 [1] (nvfp4) replace what is computed from x; both may be NULL. */
+/* x [rows, cols] f32, bf16 or f16 -> out, with the dtypes and shapes of moebius_quantized_shapes.
+ * static_scale f32 [1] (fp8 and int8 per tensor) and global_scale f32 [1] (nvfp4) replace what is
+ * computed from x; both may be NULL. */
 MOEBIUS_C_API moebius_status moebius_quantize(const moebius_tensor* x,
                                               const moebius_quant_spec* spec,
                                               const moebius_quantized* out,
@@ -460,6 +504,7 @@ typedef struct moebius_router_weights {
   const moebius_tensor* correction_bias; /* [E]; may be NULL */
 } moebius_router_weights;
 
+/* Chooses experts.  weights NULL: the caller brings logits. */
 typedef struct moebius_router_handle* moebius_router;
 MOEBIUS_C_API moebius_status moebius_router_create(const moebius_router_config* config,
                                                    const moebius_router_weights* weights,
@@ -470,19 +515,21 @@ MOEBIUS_C_API moebius_status moebius_router_logits(moebius_router router,
                                                    const moebius_tensor* hidden,
                                                    const moebius_tensor* logits,
                                                    moebius_stream stream);
-/* logits f32 [T, E] -> ids i32 or i64 [T, K], weights f32 [T, K]. */
+/* logits f32 [T, E] -> ids i32 or i64 [T, K], weights f32 [T, K], the best expert first. */
 MOEBIUS_C_API moebius_status moebius_router_select(moebius_router router,
                                                    const moebius_tensor* logits,
                                                    const moebius_tensor* ids,
                                                    const moebius_tensor* weights,
                                                    moebius_stream stream);
-/* Replaces the values of the weights in place. */
+/* Replaces the values of the weights in place.  Those that the router was made from are given, with
+ * the same shapes and dtypes. */
 MOEBIUS_C_API moebius_status moebius_router_update(moebius_router router,
                                                    const moebius_router_weights* weights,
                                                    moebius_stream stream);
 MOEBIUS_C_API moebius_status moebius_router_destroy(moebius_router router);
-/* Counts the tokens of each local expert among ids [T, K] into counts i32 [L].  expert_map i32 [E]
- * maps global ids to local ones, -1 for those elsewhere; NULL: ids are local. */
+/* Counts the tokens of each local expert among ids i32 or i64 [T, K] into counts i32 [L].
+ * expert_map i32 [E] maps global ids to local ones, -1 for those elsewhere; NULL: ids are local. An
+ * id of -1 is not counted; other ids out of range are MOEBIUS_INVALID_ARGUMENT on the CPU. */
 MOEBIUS_C_API moebius_status moebius_count_expert_tokens(const moebius_tensor* ids,
                                                          const moebius_tensor* expert_map,
                                                          const moebius_tensor* counts,
@@ -504,7 +551,7 @@ typedef struct moebius_activation {
   int32_t kind;
   int32_t is_not_gated; /* 1: w1 has no gate */
   int32_t interleaved;  /* 1: gate and up rows of w1 alternate */
-  /* swiglu_oai and swiglu_step; with alpha and limit 0 they are 1.702, 1 and 7. */
+  /* swiglu_oai and swiglu_step; with alpha and limit 0 all three are as 1.702, 1 and 7. */
   float alpha, beta, limit;
 } moebius_activation;
 
@@ -542,11 +589,13 @@ typedef struct moebius_experts_options {
   /* 1: the experts compute on the caller's memory, which stays alive and in place as long as they
    * do.  0: on their own, and the caller's may be freed after the call. */
   int32_t lends_weights;
-  const char* implementation; /* NULL: one is chosen */
+  const char* implementation; /* "ref", "cpu_portable", ...; NULL: one is chosen */
 } moebius_experts_options;
 
 typedef struct moebius_experts_handle* moebius_experts;
-/* Sizes are taken from the shapes of the weights.  The experts work on the device of the stream. */
+/* Sizes are taken from the shapes of the weights.  The experts work on the device of the stream,
+ * and with at most as many threads.  MOEBIUS_UNSUPPORTED names every implementation that was tried,
+ * and why it refused. */
 MOEBIUS_C_API moebius_status moebius_experts_create(const moebius_expert_weights* weights,
                                                     const moebius_experts_options* options,
                                                     moebius_stream stream,
@@ -600,8 +649,8 @@ MOEBIUS_C_API moebius_status moebius_experts_destroy(moebius_experts experts);
 
 /* ------------------------------------------------------- transports: dispatch, combine --- */
 
-/* What moves the rows of all layers of a group; several layers share one.  Collective where the
- * group has GPUs. */
+/* What moves the rows of all layers of a group; several layers share one, and then need the memory
+ * of one.  Collective where the group has GPUs. */
 typedef struct moebius_transports_handle* moebius_transports;
 MOEBIUS_C_API moebius_status moebius_transports_create(moebius_group group,
                                                        moebius_transports* transports);
@@ -620,7 +669,8 @@ typedef struct moebius_transport_statistics {
 /* What a dispatch, combine or layout has made: arrays by name, and what a later call needs. */
 typedef struct moebius_result_handle* moebius_result;
 /* The array of a name, which the functions below list; `index` counts payloads and is 0 otherwise.
- * A name that this result does not have gives NULL.  Arrays may outlive the result. */
+ * A name that this result does not have gives NULL.  Each call gives a new handle, to be destroyed.
+ * Arrays may outlive the result, and those in the caller's memory are valid as long as that is. */
 MOEBIUS_C_API moebius_status moebius_result_array(moebius_result result,
                                                   const char* name,
                                                   int32_t index,
@@ -637,12 +687,14 @@ MOEBIUS_C_API moebius_status moebius_result_destroy(moebius_result result);
 
 /* A dispatch or combine whose rows are on their way. */
 typedef struct moebius_pending_handle* moebius_pending;
-/* Completes the transfer; on a GPU it enqueues that.  Optional, before the next one. */
+/* Completes the transfer; on a GPU it enqueues that.  It is optional, since moebius_pending_finish
+ * does it, too; a second call does nothing.  Collective. */
 MOEBIUS_C_API moebius_status moebius_pending_hook(moebius_pending pending);
-/* Hands over the result, once.  The handle is then of no use but to be destroyed. */
+/* Completes the transfer, and hands over the result, once.  The handle is then of no use but to be
+ * destroyed, also when the transfer has failed.  Collective. */
 MOEBIUS_C_API moebius_status moebius_pending_finish(moebius_pending pending,
                                                     moebius_result* result);
-/* Destroying one that was not finished abandons the transfer; see moebius/group.h. */
+/* Destroying one that was not finished abandons the transfer: the group is then broken. */
 MOEBIUS_C_API moebius_status moebius_pending_destroy(moebius_pending pending);
 
 typedef struct moebius_high_throughput_handle* moebius_high_throughput;
@@ -692,21 +744,24 @@ MOEBIUS_C_API moebius_status moebius_high_throughput_dispatch(moebius_high_throu
                                                               const moebius_dispatch_input* input,
                                                               moebius_stream stream,
                                                               moebius_result* result);
+/* The first half of the same; moebius_pending_hook or _finish is the second.  `is_async` has no
+ * meaning: the caller waits for the result.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_high_throughput_dispatch_start(moebius_high_throughput transport,
                                        const moebius_dispatch_input* input,
                                        moebius_stream stream,
                                        moebius_pending* pending);
-/* Sends payloads along the route of an earlier dispatch.  Arrays: payload.  Of the input only
- * payloads, previous_cuda_event and is_async are used.  Collective. */
+/* Sends payloads along the route of an earlier dispatch of this transport.  Arrays: payload.  Of
+ * the input only payloads, previous_cuda_event and is_async are used.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_high_throughput_dispatch_cached(moebius_high_throughput transport,
                                         const moebius_dispatch_input* input,
                                         moebius_result route,
                                         moebius_stream stream,
                                         moebius_result* result);
-/* Rows of a dispatch grouped by local expert.  Arrays: payload, expert_offsets i32 [L + 1],
- * copy_row and slot i32 [rows]. */
+/* Rows of a dispatch of this transport grouped by local expert, each group filled with zero rows to
+ * a multiple of expert_alignment (1 to 65536).  Arrays: payload (index), expert_offsets i32 [L +
+ * 1], copy_row i32 [rows] (the row of the dispatch, -1 = padding) and slot i32 [rows]. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_expert_order(moebius_high_throughput transport,
                                                                   moebius_result dispatched,
                                                                   int64_t expert_alignment,
@@ -723,23 +778,28 @@ typedef struct moebius_combine_input {
   const moebius_tensor* x_into;            /* [T, H]; may be NULL */
   const moebius_tensor* topk_weights_into; /* f32 [T, K]; may be NULL */
 } moebius_combine_input;
-/* Sums the copies of each token.  Arrays: x [T, H], topk_weights f32 [T, K].  Collective. */
+/* Sums the copies of each token of a dispatch of this transport.  Arrays: x [T, H], topk_weights
+ * f32 [T, K].  Collective. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_combine(moebius_high_throughput transport,
                                                              const moebius_combine_input* input,
                                                              moebius_result dispatched,
                                                              moebius_stream stream,
                                                              moebius_result* result);
+/* The first half of the same.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_high_throughput_combine_start(moebius_high_throughput transport,
                                       const moebius_combine_input* input,
                                       moebius_result dispatched,
                                       moebius_stream stream,
                                       moebius_pending* pending);
+/* GPUs: the SMs of the next calls, even and at least 2; CPUs have none to set. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_set_sms(moebius_high_throughput transport,
                                                              int32_t dispatch_sms,
                                                              int32_t combine_sms);
+/* The bytes of windows and buffers that this rank holds for it now. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_bytes(moebius_high_throughput transport,
                                                            int64_t* bytes);
+/* Counts since it was made; calls along a known route are left out. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_statistics(
     moebius_high_throughput transport, moebius_transport_statistics* statistics);
 /* Gives back memory of results that are gone. */
@@ -829,13 +889,15 @@ moebius_low_latency_combine(moebius_low_latency transport,
                             moebius_result dispatched,
                             moebius_stream stream,
                             moebius_result* result);
+/* The first half of the same.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_low_latency_combine_start(moebius_low_latency transport,
                                   const moebius_low_latency_combine_input* input,
                                   moebius_result dispatched,
                                   moebius_stream stream,
                                   moebius_pending* pending);
-/* Excludes a rank or takes it back; every live rank makes the same call before its next one. */
+/* Excludes another rank or takes it back; every live rank makes the same call before its next one.
+ */
 MOEBIUS_C_API moebius_status moebius_low_latency_set_dead(moebius_low_latency transport,
                                                           int32_t rank,
                                                           int32_t is_dead);
@@ -844,15 +906,17 @@ MOEBIUS_C_API moebius_status moebius_low_latency_dead_ranks(moebius_low_latency 
                                                             int32_t* is_dead);
 /* Reports what has gone wrong in calls whose work is done by now (GPUs). */
 MOEBIUS_C_API moebius_status moebius_low_latency_check(moebius_low_latency transport);
+/* The bytes of windows and buffers that this rank holds for it now. */
 MOEBIUS_C_API moebius_status moebius_low_latency_bytes(moebius_low_latency transport,
                                                        int64_t* bytes);
+/* Counts since it was made; on a GPU, of the calls whose work is done. */
 MOEBIUS_C_API moebius_status moebius_low_latency_statistics(
     moebius_low_latency transport, moebius_transport_statistics* statistics);
 MOEBIUS_C_API moebius_status moebius_low_latency_destroy(moebius_low_latency transport);
 
 /* ------------------------------------------------------------------------ checkpoints --- */
 
-/* A Hugging Face model folder. */
+/* A Hugging Face model folder.  Several threads may load layers of one at the same time. */
 typedef struct moebius_checkpoint_handle* moebius_checkpoint;
 MOEBIUS_C_API moebius_status moebius_checkpoint_open(const char* directory,
                                                      moebius_checkpoint* checkpoint);
@@ -871,8 +935,9 @@ typedef struct moebius_model_info {
 MOEBIUS_C_API moebius_status moebius_checkpoint_get_info(moebius_checkpoint checkpoint,
                                                          moebius_model_info* info);
 MOEBIUS_C_API moebius_status moebius_checkpoint_destroy(moebius_checkpoint checkpoint);
-/* Writes a synthetic model; `moebius make-model --help` lists presets and formats.  num_layers 0:
- * the preset's.  quant NULL: "none".  *bytes, if not NULL, becomes what was written. */
+/* Writes a synthetic model to a folder, which is made if need be, over a model that is there.
+ * `moebius make-model --help` lists presets and formats.  num_layers 0: the preset's.  quant NULL:
+ * "none".  *bytes, if not NULL, becomes what was written.  Equal seeds give equal models. */
 MOEBIUS_C_API moebius_status moebius_make_model(const char* preset,
                                                 int64_t num_layers,
                                                 const char* quant,
@@ -882,11 +947,13 @@ MOEBIUS_C_API moebius_status moebius_make_model(const char* preset,
 
 /* ------------------------------------------------------------------------------ layer --- */
 
-/* Scratch memory that layers share, one set per micro-batch. */
+/* Scratch memory that the layers of a rank share, one set per micro-batch. */
 typedef struct moebius_workspaces_handle* moebius_workspaces;
 MOEBIUS_C_API moebius_status moebius_workspaces_create(moebius_workspaces* workspaces);
+/* The bytes that they hold now. */
 MOEBIUS_C_API moebius_status moebius_workspaces_bytes(moebius_workspaces workspaces,
                                                       int64_t* bytes);
+/* Gives the memory back; the next call makes new.  A call in steps keeps what it uses. */
 MOEBIUS_C_API moebius_status moebius_workspaces_trim(moebius_workspaces workspaces);
 MOEBIUS_C_API moebius_status moebius_workspaces_destroy(moebius_workspaces workspaces);
 
@@ -966,7 +1033,8 @@ MOEBIUS_C_API moebius_status moebius_layer_load(moebius_checkpoint checkpoint,
 typedef struct moebius_layer_weights {
   size_t struct_size;
   const moebius_router_config* router_config; /* num_experts and topk are always needed */
-  const moebius_router_weights* router;       /* NULL: every call brings ids, or routing is given */
+  /* NULL: the layer does not route; every call brings ids, or the caller's routing chooses. */
+  const moebius_router_weights* router;
   int32_t apply_router_weight_on_input;
   int64_t hidden, intermediate;          /* of a whole expert; 0: as the weights' shapes say */
   int32_t in_dtype;                      /* MOEBIUS_BF16, F16 or F32 */
@@ -976,7 +1044,8 @@ typedef struct moebius_layer_weights {
   const moebius_expert_weights* shared; /* w1 [1, 2 * Is, H], w2 [1, H, Is]; may be NULL */
   const moebius_tensor* shared_gate;    /* [1, H]; may be NULL */
 } moebius_layer_weights;
-/* Makes a layer from tensors. */
+/* Makes a layer from tensors.  options may be NULL; group may be NULL for one rank.  The stream
+ * says where the layer works.  Collective with a group. */
 MOEBIUS_C_API moebius_status moebius_layer_create(const moebius_layer_weights* weights,
                                                   const moebius_layer_options* options,
                                                   moebius_group group,
@@ -1004,8 +1073,9 @@ typedef struct moebius_layer_input {
   const moebius_tensor* topk_weights;   /* f32 [T, K] */
   const moebius_tensor* lora_ids;       /* i32 [T]; may be NULL */
   const moebius_kernel_options* kernel; /* for this call; NULL: the layer's */
-  int32_t microbatch;                   /* selects the workspaces; different for calls in flight */
-  const moebius_tensor* a2_scale;       /* f32 [T]; with calls_bring_scales of a2 */
+  /* Selects the workspaces, 0 to 255; different for calls in flight that share workspaces. */
+  int32_t microbatch;
+  const moebius_tensor* a2_scale; /* f32 [T]; with calls_bring_scales of a2 */
 } moebius_layer_input;
 /* output [T, H] f32, bf16 or f16: the routed and the shared experts' results.  It may be hidden.
  * Collective with a group. */
@@ -1016,13 +1086,15 @@ MOEBIUS_C_API moebius_status moebius_layer_forward(moebius_layer layer,
 
 /* A forward in steps of the caller; see moebius/layer_call.h. */
 typedef struct moebius_call_handle* moebius_call;
-/* The tensors stay alive until the call is over.  Nothing is enqueued yet. */
+/* The tensors stay alive until the call is over.  Nothing is enqueued yet.  A layer has one call at
+ * a time: until it is over, another start or forward gives MOEBIUS_INVALID_ARGUMENT. */
 MOEBIUS_C_API moebius_status moebius_layer_start(moebius_layer layer,
                                                  const moebius_layer_input* input,
                                                  const moebius_tensor* output,
                                                  moebius_stream stream,
                                                  moebius_call* call);
-/* Runs until rows have been sent (*has_more becomes 1) or to the end of the call (0). */
+/* Runs until rows have been sent (*has_more becomes 1) or to the end of the call (0).  After an
+ * error the call is over.  Collective with a group. */
 MOEBIUS_C_API moebius_status moebius_call_step(moebius_call call, int32_t* has_more);
 /* A call that is not over is given up, and other ranks are told. */
 MOEBIUS_C_API moebius_status moebius_call_destroy(moebius_call call);
@@ -1032,14 +1104,15 @@ MOEBIUS_C_API moebius_status moebius_call_destroy(moebius_call call);
 MOEBIUS_C_API moebius_status moebius_layer_update(moebius_layer layer,
                                                   const moebius_layer_weights* weights,
                                                   moebius_stream stream);
-/* low_latency: goes on without a rank, or takes it back. */
+/* low_latency: goes on without another rank, whose experts then add nothing, or takes it back.
+ * Every live rank makes the same call.  MOEBIUS_UNSUPPORTED with other backends. */
 MOEBIUS_C_API moebius_status moebius_layer_set_dead(moebius_layer layer,
                                                     int32_t rank,
                                                     int32_t is_dead);
 /* Reports the loss of a rank that is known by now (GPUs). */
 MOEBIUS_C_API moebius_status moebius_layer_check(moebius_layer layer);
-/* load i64 [E] on the CPU: selections per expert of this rank's tokens in the last forward; or with
- * `is_local` i64 [L]: rows that each expert of this rank has computed. */
+/* load i64 [count] on the host: with count E, selections per expert of this rank's tokens in the
+ * last forward; or with is_local 1 and count L, rows that each expert of this rank has computed. */
 MOEBIUS_C_API moebius_status moebius_layer_expert_load(moebius_layer layer,
                                                        int32_t is_local,
                                                        int64_t* load,
