@@ -1,0 +1,20 @@
+/* SPDX-FileCopyrightText: 2026 the Moebius authors */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The areas of the API; each is a file and a test, c_api.<area>. */
+AREA(status)
+AREA(process)
+AREA(arrays)
+AREA(dlpack)
+AREA(groups)
+AREA(processes)
+AREA(mpi)
+AREA(quantize)
+AREA(router)
+AREA(experts)
+AREA(high_throughput)
+AREA(low_latency)
+AREA(checkpoints)
+AREA(layers)
+AREA(steps)
+AREA(threads)
+AREA(lifetimes)

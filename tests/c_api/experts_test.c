@@ -1,0 +1,483 @@
+/* SPDX-FileCopyrightText: 2026 the Moebius authors */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Experts against a scalar loop: standard and batched, with a map, biases, adapters, int8. */
+#include "tests/c_api/check.h"
+
+enum { T = 9, H = 32, I = 16, E = 4, L = 3, K = 2, ROWS = 5 };
+
+/* L local experts of E; expert 1 lives elsewhere. */
+typedef struct model {
+  float w1[L * 2 * I * H], w2[L * H * I];
+  float hidden[T * H], topk_weights[T * K], output[T * H];
+  int32_t ids[T * K];
+  int64_t wide_ids[T * K];
+  int32_t map[E];
+  moebius_tensor t_w1, t_w2, t_hidden, t_weights, t_ids, t_wide_ids, t_map, t_output;
+  moebius_expert_weights weights;
+  moebius_experts_options options;
+} model;
+
+static void make_model(model* m) {
+  memset(m, 0, sizeof(*m));
+  fill(m->w1, L * 2 * I * H, 1);
+  fill(m->w2, L * H * I, 2);
+  fill(m->hidden, T * H, 3);
+  fill(m->topk_weights, T * K, 4);
+  for (uint32_t i = 0; i < T * K; ++i) {
+    m->ids[i] = pick(i, E + 1) - 1; /* some are masked */
+    m->wide_ids[i] = m->ids[i];
+  }
+  m->map[0] = 0;
+  m->map[1] = -1;
+  m->map[2] = 2;
+  m->map[3] = 1;
+  m->t_w1 = cube_of(m->w1, MOEBIUS_F32, L, 2 * I, H);
+  m->t_w2 = cube_of(m->w2, MOEBIUS_F32, L, H, I);
+  m->t_hidden = matrix_of(m->hidden, MOEBIUS_F32, T, H);
+  m->t_weights = matrix_of(m->topk_weights, MOEBIUS_F32, T, K);
+  m->t_ids = matrix_of(m->ids, MOEBIUS_I32, T, K);
+  m->t_wide_ids = matrix_of(m->wide_ids, MOEBIUS_I64, T, K);
+  m->t_map = vector_of(m->map, MOEBIUS_I32, E);
+  m->t_output = matrix_of(m->output, MOEBIUS_F32, T, H);
+  m->weights =
+      (moebius_expert_weights){.struct_size = sizeof(m->weights), .w1 = &m->t_w1, .w2 = &m->t_w2};
+  m->options = (moebius_experts_options){
+      .struct_size = sizeof(m->options), .num_experts = E, .topk = K, .in_dtype = MOEBIUS_F32};
+}
+
+static void check_output(const model* m) {
+  for (int t = 0; t < T; ++t) {
+    double expected[H] = {0};
+    for (int k = 0; k < K; ++k) {
+      const int id = m->ids[t * K + k];
+      if (id >= 0 && m->map[id] >= 0) {
+        const int e = m->map[id];
+        add_expert(m->w1 + e * 2 * I * H, m->w2 + e * H * I, m->hidden + t * H, H, I,
+                   (double)m->topk_weights[t * K + k], expected);
+      }
+    }
+    for (int h = 0; h < H; ++h) {
+      CHECK_NEAR(m->output[t * H + h], expected[h], 1e-4);
+    }
+  }
+}
+
+static void check_standard(int32_t lends_weights, const char* implementation) {
+  static model m;
+  make_model(&m);
+  moebius_experts experts = NULL;
+  moebius_stream stream = NULL;
+  CHECK_OK(moebius_stream_cpu(2, &stream));
+  m.options.lends_weights = lends_weights;
+  m.options.implementation = implementation;
+  CHECK_OK(moebius_experts_create(&m.weights, &m.options, stream, &experts));
+  moebius_experts_info info = {.struct_size = sizeof(info)};
+  CHECK_OK(moebius_experts_get_info(experts, &info));
+  CHECK_EQ(info.num_experts, E);
+  CHECK_EQ(info.num_local_experts, L);
+  CHECK_EQ(info.topk, K);
+  CHECK_EQ(info.hidden, H);
+  CHECK_EQ(info.intermediate, I);
+  CHECK_EQ(info.in_dtype, MOEBIUS_F32);
+  CHECK_EQ(info.format, MOEBIUS_STANDARD);
+  CHECK_EQ(info.retains_weights, lends_weights);
+  if (implementation != NULL) {
+    CHECK_TEXT(info.name, implementation);
+  }
+  CHECK_OK(moebius_experts_forward(experts, &m.t_hidden, &m.t_ids, &m.t_weights, &m.t_map,
+                                   &m.t_output, stream));
+  check_output(&m);
+  memset(m.output, 0, sizeof(m.output));
+  CHECK_OK(moebius_experts_forward(experts, &m.t_hidden, &m.t_wide_ids, &m.t_weights, &m.t_map,
+                                   &m.t_output, stream));
+  check_output(&m);
+
+  /* The same as rows of a dispatch. */
+  memset(m.output, 0, sizeof(m.output));
+  const moebius_experts_input rows = {.struct_size = sizeof(rows),
+                                      .x = &m.t_hidden,
+                                      .topk_ids = &m.t_ids,
+                                      .topk_weights = &m.t_weights,
+                                      .expert_map = &m.t_map};
+  CHECK_OK(moebius_experts_apply(experts, &rows, &m.t_output, stream));
+  check_output(&m);
+
+  /* Every second row of a wider matrix. */
+  static float wide[T * 2 * (H + 8)];
+  moebius_tensor strided = matrix_of(wide + 4, MOEBIUS_F32, T, H);
+  strided.strides[0] = 2 * (H + 8);
+  strided.strides[1] = 1;
+  for (int t = 0; t < T; ++t) {
+    memcpy(wide + 4 + t * 2 * (H + 8), m.hidden + t * H, H * sizeof(float));
+  }
+  memset(m.output, 0, sizeof(m.output));
+  CHECK_OK(moebius_experts_forward(experts, &strided, &m.t_ids, &m.t_weights, &m.t_map, &m.t_output,
+                                   stream));
+  check_output(&m);
+  CHECK_INVALID(moebius_experts_forward(experts, &m.t_hidden, &m.t_ids, &m.t_weights, &m.t_map,
+                                        &strided, stream));
+
+  /* New values in place. */
+  fill(m.w2, L * H * I, 77);
+  const moebius_expert_weights second = {
+      .struct_size = sizeof(second), .w1 = &m.t_w1, .w2 = &m.t_w2};
+  CHECK_OK(moebius_experts_update(experts, &second, stream));
+  CHECK_OK(moebius_experts_forward(experts, &m.t_hidden, &m.t_ids, &m.t_weights, &m.t_map,
+                                   &m.t_output, stream));
+  check_output(&m);
+  CHECK_OK(moebius_experts_destroy(experts));
+  CHECK_OK(moebius_stream_destroy(stream));
+}
+
+static void check_batched(void) {
+  static model m;
+  static float x[L * ROWS * H], output[L * ROWS * H];
+  int32_t counts[L] = {ROWS, 0, 2};
+  make_model(&m);
+  m.options.format = MOEBIUS_BATCHED;
+  moebius_experts experts = NULL;
+  CHECK_OK(moebius_experts_create(&m.weights, &m.options, NULL, &experts));
+  moebius_experts_info info = {.struct_size = sizeof(info)};
+  CHECK_OK(moebius_experts_get_info(experts, &info));
+  CHECK_EQ(info.format, MOEBIUS_BATCHED);
+  fill(x, L * ROWS * H, 8);
+  for (int i = 0; i < L * ROWS * H; ++i) {
+    output[i] = 123;
+  }
+  const moebius_tensor tx = cube_of(x, MOEBIUS_F32, L, ROWS, H);
+  const moebius_tensor to = cube_of(output, MOEBIUS_F32, L, ROWS, H);
+  const moebius_tensor tc = vector_of(counts, MOEBIUS_I32, L);
+  moebius_experts_input input = {.struct_size = sizeof(input), .x = &tx, .expert_num_tokens = &tc};
+  CHECK_OK(moebius_experts_apply(experts, &input, &to, NULL));
+  for (int e = 0; e < L; ++e) {
+    for (int r = 0; r < ROWS; ++r) {
+      double expected[H] = {0};
+      add_expert(m.w1 + e * 2 * I * H, m.w2 + e * H * I, x + (e * ROWS + r) * H, H, I, 1, expected);
+      for (int h = 0; h < H; ++h) { /* rows past the count are not written */
+        CHECK_NEAR(output[(e * ROWS + r) * H + h], r < counts[e] ? expected[h] : 123, 1e-4);
+      }
+    }
+  }
+  counts[1] = ROWS + 1;
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
+  counts[1] = -1;
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
+  counts[1] = 0;
+  input.x = &m.t_hidden;
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
+  input.x = &tx;
+  input.expert_num_tokens = NULL;
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, &m.t_hidden, &m.t_ids, &m.t_weights, &m.t_map,
+                                        &m.t_output, NULL));
+  CHECK_OK(moebius_experts_update(experts, &m.weights, NULL));
+  CHECK_OK(moebius_experts_destroy(experts));
+}
+
+/* Biases and one adapter, with relu2, which has no gate: w1 is [1, I, H]. */
+static void check_bias_and_lora(void) {
+  enum { RANK = 2 };
+  static float w1[I * H], w2[H * I], b1[I], b2[H], x[T * H], out[T * H], one[T];
+  static float a1[RANK * H], c1[I * RANK], a2[RANK * I], c2[H * RANK], scaling[1] = {0.5f};
+  static int32_t ids[T], lora_ids[T];
+  fill(w1, I * H, 1);
+  fill(w2, H * I, 2);
+  fill(b1, I, 3);
+  fill(b2, H, 4);
+  fill(x, T * H, 5);
+  fill(a1, RANK * H, 6);
+  fill(c1, I * RANK, 7);
+  fill(a2, RANK * I, 8);
+  fill(c2, H * RANK, 9);
+  for (int t = 0; t < T; ++t) {
+    one[t] = 1;
+    lora_ids[t] = t % 2 - 1; /* every second token has the adapter */
+  }
+  const moebius_tensor t1 = cube_of(w1, MOEBIUS_F32, 1, I, H),
+                       t2 = cube_of(w2, MOEBIUS_F32, 1, H, I);
+  const moebius_tensor tb1 = matrix_of(b1, MOEBIUS_F32, 1, I),
+                       tb2 = matrix_of(b2, MOEBIUS_F32, 1, H);
+  moebius_tensor ta1 = cube_of(a1, MOEBIUS_F32, 1, 1, RANK),
+                 tc1 = cube_of(c1, MOEBIUS_F32, 1, 1, I);
+  moebius_tensor ta2 = cube_of(a2, MOEBIUS_F32, 1, 1, RANK),
+                 tc2 = cube_of(c2, MOEBIUS_F32, 1, 1, H);
+  ta1.num_dims = tc1.num_dims = ta2.num_dims = tc2.num_dims = 4;
+  ta1.shape[3] = H;
+  tc1.shape[3] = RANK;
+  ta2.shape[3] = I;
+  tc2.shape[3] = RANK;
+  const moebius_tensor ts = vector_of(scaling, MOEBIUS_F32, 1);
+  const moebius_lora_weights lora = {.struct_size = sizeof(lora),
+                                     .w1_a = &ta1,
+                                     .w1_b = &tc1,
+                                     .w2_a = &ta2,
+                                     .w2_b = &tc2,
+                                     .scaling = &ts};
+  const moebius_quant_operand q1 = {.struct_size = sizeof(q1), .bias = &tb1};
+  const moebius_quant_operand q2 = {.struct_size = sizeof(q2), .bias = &tb2};
+  const moebius_expert_weights weights = {.struct_size = sizeof(weights),
+                                          .w1 = &t1,
+                                          .w2 = &t2,
+                                          .quant_w1 = &q1,
+                                          .quant_w2 = &q2,
+                                          .lora = &lora};
+  const moebius_activation relu2 = {
+      .struct_size = sizeof(relu2), .kind = MOEBIUS_RELU2, .is_not_gated = 1};
+  const moebius_experts_options options = {
+      .struct_size = sizeof(options), .topk = 1, .in_dtype = MOEBIUS_F32, .activation = &relu2};
+  moebius_experts experts = NULL;
+  CHECK_OK(moebius_experts_create(&weights, &options, NULL, &experts));
+  const moebius_tensor tx = matrix_of(x, MOEBIUS_F32, T, H), to = matrix_of(out, MOEBIUS_F32, T, H);
+  const moebius_tensor ti = matrix_of(ids, MOEBIUS_I32, T, 1),
+                       tw = matrix_of(one, MOEBIUS_F32, T, 1);
+  const moebius_tensor tl = vector_of(lora_ids, MOEBIUS_I32, T);
+  moebius_experts_input input = {.struct_size = sizeof(input),
+                                 .x = &tx,
+                                 .topk_ids = &ti,
+                                 .topk_weights = &tw,
+                                 .lora_ids = &tl};
+  CHECK_OK(moebius_experts_apply(experts, &input, &to, NULL));
+  for (int t = 0; t < T; ++t) {
+    const double s = lora_ids[t] == 0 ? 0.5 : 0;
+    double act[I], y;
+    for (int i = 0; i < I; ++i) {
+      y = (double)b1[i];
+      for (int h = 0; h < H; ++h) {
+        double w = (double)w1[i * H + h];
+        for (int r = 0; r < RANK; ++r) {
+          w += s * (double)c1[i * RANK + r] * (double)a1[r * H + h];
+        }
+        y += w * (double)x[t * H + h];
+      }
+      act[i] = y > 0 ? y * y : 0;
+    }
+    for (int h = 0; h < H; ++h) {
+      y = (double)b2[h];
+      for (int i = 0; i < I; ++i) {
+        double w = (double)w2[h * I + i];
+        for (int r = 0; r < RANK; ++r) {
+          w += s * (double)c2[h * RANK + r] * (double)a2[r * I + i];
+        }
+        y += w * act[i];
+      }
+      CHECK_NEAR(out[t * H + h], y, 2e-3);
+    }
+  }
+  lora_ids[0] = 1;
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
+  CHECK_OK(moebius_experts_destroy(experts));
+}
+
+/* int8 weights with a scale per row, as moebius_quantize makes them, compute on what they say. */
+static void check_quantized(void) {
+  static model m;
+  static int8_t q1[L * 2 * I * H], q2[L * H * I];
+  static float s1[L * 2 * I], s2[L * H];
+  make_model(&m);
+  const moebius_quant_spec spec = {
+      .struct_size = sizeof(spec), .format = MOEBIUS_INT8, .group_rows = 1, .group_cols = -1};
+  const moebius_tensor flat1 = matrix_of(m.w1, MOEBIUS_F32, L * 2 * I, H);
+  const moebius_tensor flat2 = matrix_of(m.w2, MOEBIUS_F32, L * H, I);
+  moebius_tensor v1 = matrix_of(q1, MOEBIUS_I8, L * 2 * I, H),
+                 c1 = matrix_of(s1, MOEBIUS_F32, L * 2 * I, 1);
+  moebius_tensor v2 = matrix_of(q2, MOEBIUS_I8, L * H, I),
+                 c2 = matrix_of(s2, MOEBIUS_F32, L * H, 1);
+  const moebius_quantized out1 = {.struct_size = sizeof(out1), .values = &v1, .scale = &c1};
+  const moebius_quantized out2 = {.struct_size = sizeof(out2), .values = &v2, .scale = &c2};
+  CHECK_OK(moebius_quantize(&flat1, &spec, &out1, NULL, NULL, NULL));
+  CHECK_OK(moebius_quantize(&flat2, &spec, &out2, NULL, NULL, NULL));
+  CHECK_OK(moebius_dequantize(&out1, &spec, &flat1, NULL));
+  CHECK_OK(moebius_dequantize(&out2, &spec, &flat2, NULL));
+  const moebius_tensor w1 = cube_of(q1, MOEBIUS_I8, L, 2 * I, H),
+                       w2 = cube_of(q2, MOEBIUS_I8, L, H, I);
+  const moebius_tensor k1 = cube_of(s1, MOEBIUS_F32, L, 2 * I, 1),
+                       k2 = cube_of(s2, MOEBIUS_F32, L, H, 1);
+  moebius_quant_operand d1 = {.struct_size = sizeof(d1),
+                              .format = MOEBIUS_INT8,
+                              .group_rows = 1,
+                              .group_cols = -1,
+                              .scale = &k1};
+  moebius_quant_operand d2 = d1;
+  d2.scale = &k2;
+  const moebius_expert_weights weights = {
+      .struct_size = sizeof(weights), .w1 = &w1, .w2 = &w2, .quant_w1 = &d1, .quant_w2 = &d2};
+  moebius_experts experts = NULL, untouched = UNTOUCHED;
+  CHECK_OK(moebius_experts_create(&weights, &m.options, NULL, &experts));
+  CHECK_OK(moebius_experts_forward(experts, &m.t_hidden, &m.t_ids, &m.t_weights, &m.t_map,
+                                   &m.t_output, NULL));
+  check_output(&m);
+  CHECK_OK(moebius_experts_destroy(experts));
+  d1.format = 9;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  d1.format = MOEBIUS_INT8;
+  d1.group_cols = -5;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  d1.group_rows = 1;
+  d1.group_cols = 0;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  d1.group_cols = -1;
+  d1.scale = NULL;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  d1.struct_size = 3;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  CHECK(untouched == UNTOUCHED);
+}
+
+static void check_refused_options(model* m, moebius_experts* untouched) {
+  moebius_experts_options bad[14];
+  moebius_activation activation = {.struct_size = sizeof(activation), .kind = 6};
+  for (int i = 0; i < 14; ++i) {
+    bad[i] = m->options;
+  }
+  bad[0].num_experts = -1;
+  bad[1].num_experts = L - 1;
+  bad[2].topk = 0;
+  bad[3].topk = -1;
+  bad[4].topk = E + 1;
+  bad[5].in_dtype = MOEBIUS_I8;
+  bad[6].in_dtype = 15;
+  bad[7].in_dtype = -1;
+  bad[8].format = 2;
+  bad[9].format = -1;
+  bad[10].lends_weights = 2;
+  bad[11].activation = &activation;
+  bad[12].struct_size = sizeof(bad[12]) + 5000;
+  bad[13].implementation = "teleport";
+  for (int i = 0; i < 14; ++i) {
+    CHECK_INVALID(moebius_experts_create(&m->weights, &bad[i], NULL, untouched));
+  }
+  bad[0] = m->options;
+  bad[0].activation = &activation;
+  for (int i = 0; i < 4; ++i) {
+    activation = (moebius_activation){.struct_size = sizeof(activation)};
+    activation.kind = i == 0 ? -1 : MOEBIUS_SILU;
+    activation.is_not_gated = i == 1 ? 2 : 0;
+    activation.interleaved = i == 2 ? -1 : 0;
+    activation.struct_size -= i == 3 ? 1 : 0;
+    CHECK_INVALID(moebius_experts_create(&m->weights, &bad[0], NULL, untouched));
+  }
+}
+
+static void check_misuse(void) {
+  static model m;
+  make_model(&m);
+  moebius_experts experts = NULL, untouched = UNTOUCHED;
+  moebius_workspaces other = NULL;
+  CHECK_OK(moebius_workspaces_create(&other));
+  check_refused_options(&m, &untouched);
+  CHECK_INVALID(moebius_experts_create(NULL, &m.options, NULL, &untouched));
+  CHECK_INVALID(moebius_experts_create(&m.weights, NULL, NULL, &untouched));
+  CHECK_INVALID(moebius_experts_create(&m.weights, &m.options, NULL, NULL));
+  moebius_expert_weights weights = m.weights;
+  weights.w1 = NULL;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  weights.w1 = &m.t_w2; /* of other shapes */
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  weights.w1 = &m.t_hidden;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  weights = m.weights;
+  weights.w2 = NULL;
+  CHECK_INVALID(moebius_experts_create(&weights, &m.options, NULL, &untouched));
+  CHECK(untouched == UNTOUCHED);
+  CHECK_BAD_OPTIONAL(moebius_stream, other,
+                     moebius_experts_create(&m.weights, &m.options, handle, &untouched));
+  const moebius_expert_weights good = m.weights;
+  CHECK_STRUCT_SIZES(moebius_expert_weights, good,
+                     (moebius_experts_destroy(experts), experts = NULL,
+                      moebius_experts_create(given, &m.options, NULL, &experts)));
+  const moebius_experts_options options = m.options;
+  CHECK_STRUCT_SIZES(moebius_experts_options, options,
+                     (moebius_experts_destroy(experts), experts = NULL,
+                      moebius_experts_create(&m.weights, given, NULL, &experts)));
+
+  CHECK_FILLED_STRUCT(moebius_experts_info, moebius_experts_get_info(experts, given));
+  moebius_experts_info info = {.struct_size = sizeof(info)};
+  const moebius_tensor *h = &m.t_hidden, *i = &m.t_ids, *w = &m.t_weights, *map = &m.t_map;
+  const moebius_tensor* o = &m.t_output;
+  for (int j = 0; j < T * H; ++j) {
+    m.output[j] = 55;
+  }
+  const moebius_tensor constant = read_only(m.t_output);
+  const moebius_tensor shorter = matrix_of(m.hidden, MOEBIUS_F32, T - 1, H);
+  const moebius_tensor bf16 = matrix_of(m.hidden, MOEBIUS_BF16, T, H);
+  const moebius_tensor short_map = vector_of(m.map, MOEBIUS_I32, E - 1);
+  CHECK_INVALID(moebius_experts_forward(experts, NULL, i, w, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, NULL, w, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, NULL, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, NULL, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, &constant, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, &shorter, i, w, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, &bf16, i, w, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, w, w, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, i, map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, &short_map, o, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, h, o, NULL));
+  m.ids[3] = E;
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, o, NULL));
+  m.ids[3] = -2;
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, o, NULL));
+  m.ids[3] = 0;
+  m.wide_ids[3] = INT64_C(1) << 32; /* is no 0 */
+  CHECK_INVALID(moebius_experts_forward(experts, h, &m.t_wide_ids, w, map, o, NULL));
+  m.map[0] = L;
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, o, NULL));
+  m.map[0] = -2;
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, o, NULL));
+  m.map[0] = 0;
+
+  moebius_experts_input rows = {.struct_size = sizeof(rows), .x = h, .topk_ids = i};
+  CHECK_INVALID(moebius_experts_apply(experts, NULL, o, NULL));
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, o, NULL)); /* without weights */
+  rows.topk_weights = w;
+  rows.topk_ids = NULL;
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, o, NULL));
+  rows.topk_ids = i;
+  rows.expert_map = map;
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, NULL, NULL));
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, &constant, NULL));
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, &shorter, NULL));
+  rows.x = &m.t_w1;
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, o, NULL));
+  rows.x = h;
+  rows.lora_ids = &m.t_map; /* there are no adapters */
+  CHECK_INVALID(moebius_experts_apply(experts, &rows, o, NULL));
+  rows.lora_ids = NULL;
+  for (int j = 0; j < T * H; ++j) {
+    CHECK(m.output[j] == 55);
+  }
+  const moebius_experts_input whole = rows;
+  CHECK_STRUCT_SIZES(moebius_experts_input, whole, moebius_experts_apply(experts, given, o, NULL));
+  moebius_expert_weights update = m.weights;
+  update.w1 = &m.t_w2;
+  CHECK_INVALID(moebius_experts_update(experts, &update, NULL));
+  const moebius_expert_weights nothing = {.struct_size = sizeof(nothing)};
+  CHECK_OK(moebius_experts_update(experts, &nothing, NULL)); /* all stays as it is */
+  CHECK_OK(moebius_experts_forward(experts, h, i, w, map, o, NULL));
+  check_output(&m);
+  /* No tokens are fine. */
+  const moebius_tensor h0 = matrix_of(NULL, MOEBIUS_F32, 0, H),
+                       i0 = matrix_of(NULL, MOEBIUS_I32, 0, K);
+  const moebius_tensor w0 = matrix_of(NULL, MOEBIUS_F32, 0, K);
+  CHECK_OK(moebius_experts_forward(experts, &h0, &i0, &w0, map, &h0, NULL));
+
+  CHECK_BAD_HANDLES(moebius_experts, other, moebius_experts_get_info(handle, &info));
+  CHECK_BAD_HANDLES(moebius_experts, other, moebius_experts_forward(handle, h, i, w, map, o, NULL));
+  CHECK_BAD_HANDLES(moebius_experts, other, moebius_experts_apply(handle, &whole, o, NULL));
+  CHECK_BAD_HANDLES(moebius_experts, other, moebius_experts_update(handle, &good, NULL));
+  CHECK_BAD_OPTIONAL(moebius_experts, other, moebius_experts_destroy(handle));
+  CHECK_BAD_OPTIONAL(moebius_stream, other,
+                     moebius_experts_forward(experts, h, i, w, map, o, handle));
+  CHECK_OK(moebius_experts_destroy(experts));
+  CHECK_OK(moebius_experts_destroy(NULL));
+  CHECK_OK(moebius_workspaces_destroy(other));
+}
+
+void test_experts(void) {
+  check_standard(0, NULL);
+  check_standard(1, NULL);
+  check_standard(0, "ref");
+  check_batched();
+  check_bias_and_lora();
+  check_quantized();
+  check_misuse();
+}

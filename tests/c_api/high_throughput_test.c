@@ -1,0 +1,575 @@
+/* SPDX-FileCopyrightText: 2026 the Moebius authors */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dispatch and combine for high throughput over 4 rank threads, against the definition. */
+#include "tests/c_api/check.h"
+
+enum { R = 4, T = 6, H = 8, E = 8, L = E / R, K = 3 };
+
+/* The experts of a token; every rank can compute those of all ranks. */
+static int id_of(int rank, int token, int k) {
+  return pick((uint32_t)((rank * T + token) * K + k), E + 1) - 1;
+}
+static int goes_to(int rank, int token, int to) {
+  for (int k = 0; k < K; ++k) {
+    const int id = id_of(rank, token, k);
+    if (id >= 0 && id / L == to) {
+      return 1;
+    }
+  }
+  return 0;
+}
+/* A row says where it comes from. */
+static float value_of(int rank, int token, int h) {
+  return (float)(100 * rank + token) + (float)h / 8;
+}
+
+/* What a rank brings. */
+typedef struct tokens {
+  float x[T * H], weights[T * K];
+  int32_t ids[T * K], tags[T];
+  moebius_tensor t_x, t_weights, t_ids, t_tags;
+  const moebius_tensor* payloads[2];
+  moebius_dispatch_input input;
+} tokens;
+
+static void make_tokens(tokens* my, int rank) {
+  memset(my, 0, sizeof(*my));
+  for (int t = 0; t < T; ++t) {
+    my->tags[t] = 1000 * rank + t;
+    for (int h = 0; h < H; ++h) {
+      my->x[t * H + h] = value_of(rank, t, h);
+    }
+    for (int k = 0; k < K; ++k) {
+      my->ids[t * K + k] = id_of(rank, t, k);
+      my->weights[t * K + k] = (float)(rank + t + k);
+    }
+  }
+  my->t_x = matrix_of(my->x, MOEBIUS_F32, T, H);
+  my->t_weights = matrix_of(my->weights, MOEBIUS_F32, T, K);
+  my->t_ids = matrix_of(my->ids, MOEBIUS_I32, T, K);
+  my->t_tags = vector_of(my->tags, MOEBIUS_I32, T);
+  my->payloads[0] = &my->t_x;
+  my->payloads[1] = &my->t_tags;
+  my->input = (moebius_dispatch_input){.struct_size = sizeof(my->input),
+                                       .payloads = my->payloads,
+                                       .num_payloads = 2,
+                                       .topk_ids = &my->t_ids,
+                                       .topk_weights = &my->t_weights};
+}
+
+static const int32_t* ints(const moebius_tensor* tensor) {
+  return tensor->data;
+}
+
+static void check_layout(moebius_high_throughput transport, const tokens* my, int rank) {
+  moebius_result layout = NULL;
+  moebius_tensor per_rank, per_node, per_expert, is_in;
+  CHECK_OK(moebius_high_throughput_layout(transport, &my->t_ids, NULL, &layout));
+  const moebius_array arrays[] = {array_of(layout, "tokens_per_rank", 0, &per_rank),
+                                  array_of(layout, "tokens_per_node", 0, &per_node),
+                                  array_of(layout, "tokens_per_expert", 0, &per_expert),
+                                  array_of(layout, "is_token_in_rank", 0, &is_in)};
+  int expected_experts[E] = {0};
+  for (int t = 0; t < T; ++t) {
+    for (int k = 0; k < K; ++k) {
+      if (id_of(rank, t, k) >= 0) {
+        ++expected_experts[id_of(rank, t, k)];
+      }
+    }
+  }
+  CHECK_EQ(memcmp(per_expert.data, expected_experts, sizeof(expected_experts)), 0);
+  for (int to = 0; to < R; ++to) {
+    int expected = 0;
+    for (int t = 0; t < T; ++t) {
+      CHECK_EQ(((const uint8_t*)is_in.data)[t * R + to], goes_to(rank, t, to));
+      expected += goes_to(rank, t, to);
+    }
+    CHECK_EQ(ints(&per_rank)[to], expected);
+  }
+  CHECK_EQ(per_node.shape[0], 1);
+  /* A dispatch may be given the layout. */
+  moebius_dispatch_input input = my->input;
+  moebius_result result = NULL;
+  input.layout = layout;
+  CHECK_OK(moebius_high_throughput_dispatch(transport, &input, NULL, &result));
+  CHECK_OK(moebius_result_destroy(layout));
+  CHECK_OK(moebius_result_destroy(result));
+  CHECK_EQ(memcmp(per_expert.data, expected_experts, sizeof(expected_experts)), 0);
+  for (int i = 0; i < 4; ++i) { /* arrays outlive their result */
+    CHECK_OK(moebius_array_destroy(arrays[i]));
+  }
+}
+
+/* Rows come in order of (source rank, source token); returns how many. */
+static int check_rows(moebius_result result, int rank) {
+  moebius_tensor x, tags, ids, weights, counts, host_counts, source_rank, source_token, prefix;
+  const moebius_array arrays[] = {array_of(result, "payload", 0, &x),
+                                  array_of(result, "payload", 1, &tags),
+                                  array_of(result, "topk_ids", 0, &ids),
+                                  array_of(result, "topk_weights", 0, &weights),
+                                  array_of(result, "expert_num_tokens", 0, &counts),
+                                  array_of(result, "expert_counts", 0, &host_counts),
+                                  array_of(result, "source_rank", 0, &source_rank),
+                                  array_of(result, "source_token", 0, &source_token),
+                                  array_of(result, "rank_prefix", 0, &prefix)};
+  int row = 0, expected_counts[L] = {0};
+  for (int from = 0; from < R; ++from) {
+    for (int t = 0; t < T; ++t) {
+      if (!goes_to(from, t, rank)) {
+        continue;
+      }
+      CHECK_EQ(ints(&source_rank)[row], from);
+      CHECK_EQ(ints(&source_token)[row], t);
+      CHECK_EQ(ints(&tags)[row], 1000 * from + t);
+      for (int h = 0; h < H; ++h) {
+        CHECK(((float*)x.data)[row * H + h] == value_of(from, t, h));
+      }
+      for (int k = 0; k < K; ++k) {
+        const int id = id_of(from, t, k);
+        const int is_here = id >= 0 && id / L == rank;
+        CHECK_EQ(ints(&ids)[row * K + k], is_here ? id % L : -1);
+        CHECK(((float*)weights.data)[row * K + k] == (is_here ? (float)(from + t + k) : 0));
+        if (is_here) {
+          ++expected_counts[id % L];
+        }
+      }
+      ++row;
+    }
+    CHECK_EQ(ints(&prefix)[from * R + rank], row);
+  }
+  CHECK_EQ(x.shape[0], row);
+  for (int e = 0; e < L; ++e) {
+    CHECK_EQ(ints(&counts)[e], expected_counts[e]);
+    CHECK_EQ(((int64_t*)host_counts.data)[e], expected_counts[e]);
+  }
+  for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); ++i) {
+    CHECK_OK(moebius_array_destroy(arrays[i]));
+  }
+  moebius_array none = UNTOUCHED;
+  CHECK_OK(moebius_result_array(result, "num_rows", 0, &none)); /* only with a capacity */
+  CHECK(none == NULL);
+  CHECK_OK(moebius_result_array(result, "teleport", 0, &none));
+  CHECK(none == NULL);
+  none = UNTOUCHED;
+  CHECK_INVALID(moebius_result_array(result, "payload", 2, &none));
+  CHECK_INVALID(moebius_result_array(result, "payload", -1, &none));
+  CHECK_INVALID(moebius_result_array(result, NULL, 0, &none));
+  CHECK_INVALID(moebius_result_array(result, "payload", 0, NULL));
+  CHECK(none == UNTOUCHED);
+  void* event = UNTOUCHED;
+  CHECK_OK(moebius_result_event(result, &event));
+  CHECK(event == NULL);
+  CHECK_INVALID(moebius_result_event(result, NULL));
+  CHECK_OK(moebius_result_wait(result, NULL));
+  CHECK_INVALID(moebius_result_wait(result, UNTOUCHED));
+  return row;
+}
+
+/* Each copy brings its own row back, so the sum is as many times the token as ranks had it. */
+static void check_combined(moebius_result result, int rank, float bias) {
+  moebius_tensor x, weights;
+  const moebius_array a = array_of(result, "x", 0, &x);
+  const moebius_array b = array_of(result, "topk_weights", 0, &weights);
+  for (int t = 0; t < T; ++t) {
+    int copies = 0;
+    for (int to = 0; to < R; ++to) {
+      copies += goes_to(rank, t, to);
+    }
+    for (int h = 0; h < H; ++h) {
+      CHECK(((float*)x.data)[t * H + h] == (float)copies * value_of(rank, t, h) + bias);
+    }
+    for (int k = 0; k < K; ++k) {
+      CHECK(((float*)weights.data)[t * K + k] ==
+            (id_of(rank, t, k) >= 0 ? (float)(rank + t + k) : 0));
+    }
+  }
+  CHECK_OK(moebius_array_destroy(a));
+  CHECK_OK(moebius_array_destroy(b));
+}
+
+/* Rows grouped by expert. */
+static void check_order(moebius_high_throughput transport, moebius_result dispatched, int rank) {
+  moebius_result order = NULL;
+  moebius_tensor x, offsets, copy_row, slot, ids;
+  CHECK_OK(moebius_high_throughput_expert_order(transport, dispatched, 4, NULL, &order));
+  const moebius_array arrays[] = {
+      array_of(order, "payload", 0, &x), array_of(order, "expert_offsets", 0, &offsets),
+      array_of(order, "copy_row", 0, &copy_row), array_of(order, "slot", 0, &slot),
+      array_of(dispatched, "topk_ids", 0, &ids)};
+  CHECK_EQ(ints(&offsets)[0], 0);
+  CHECK_EQ(ints(&offsets)[L], x.shape[0]);
+  for (int e = 0; e < L; ++e) {
+    int last = -1;
+    CHECK_EQ(ints(&offsets)[e] % 4, 0);
+    for (int row = ints(&offsets)[e]; row < ints(&offsets)[e + 1]; ++row) {
+      const int copy = ints(&copy_row)[row];
+      if (copy >= 0) {
+        CHECK_EQ(ints(&ids)[copy * K + ints(&slot)[row]], e);
+        CHECK(copy >= last);
+        last = copy;
+      } else {
+        CHECK(((float*)x.data)[row * H] == 0);
+      }
+    }
+  }
+  for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); ++i) {
+    CHECK_OK(moebius_array_destroy(arrays[i]));
+  }
+  moebius_result untouched = UNTOUCHED;
+  CHECK_INVALID(moebius_high_throughput_expert_order(transport, dispatched, 0, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_expert_order(transport, dispatched, -4, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_expert_order(transport, order, 1, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_expert_order(transport, dispatched, 1, NULL, NULL));
+  CHECK(untouched == UNTOUCHED);
+  CHECK_OK(moebius_result_destroy(order));
+  (void)rank;
+}
+
+static void check_calls(moebius_high_throughput transport, int rank) {
+  static tokens all_tokens[R];
+  tokens* const my = &all_tokens[rank];
+  moebius_result dispatched = NULL, combined = NULL, cached = NULL;
+  moebius_pending pending = NULL;
+  make_tokens(my, rank);
+  check_layout(transport, my, rank);
+  CHECK_OK(moebius_high_throughput_dispatch(transport, &my->input, NULL, &dispatched));
+  const int rows = check_rows(dispatched, rank);
+  check_order(transport, dispatched, rank);
+
+  moebius_tensor x, weights;
+  const moebius_array ax = array_of(dispatched, "payload", 0, &x);
+  const moebius_array aw = array_of(dispatched, "topk_weights", 0, &weights);
+  moebius_combine_input combine = {
+      .struct_size = sizeof(combine), .x = &x, .topk_weights = &weights};
+  CHECK_OK(moebius_high_throughput_combine(transport, &combine, dispatched, NULL, &combined));
+  check_combined(combined, rank, 0);
+  CHECK_OK(moebius_result_destroy(combined));
+
+  /* In two halves, with a bias, into memory of the caller's. */
+  float into[T * H], ones[T * H], weights_into[T * K];
+  for (int i = 0; i < T * H; ++i) {
+    ones[i] = 1;
+  }
+  const moebius_tensor t_into = matrix_of(into, MOEBIUS_F32, T, H);
+  const moebius_tensor t_ones = matrix_of(ones, MOEBIUS_F32, T, H);
+  const moebius_tensor t_weights_into = matrix_of(weights_into, MOEBIUS_F32, T, K);
+  combine.bias[0] = &t_ones;
+  combine.x_into = &t_into;
+  combine.topk_weights_into = &t_weights_into;
+  combine.is_async = 1;
+  CHECK_OK(moebius_high_throughput_combine_start(transport, &combine, dispatched, NULL, &pending));
+  CHECK_OK(moebius_pending_hook(pending));
+  CHECK_OK(moebius_pending_hook(pending)); /* does nothing more */
+  CHECK_OK(moebius_pending_finish(pending, &combined));
+  moebius_result untouched = UNTOUCHED;
+  CHECK_INVALID(moebius_pending_finish(pending, &untouched));
+  CHECK(untouched == UNTOUCHED);
+  CHECK_OK(moebius_pending_destroy(pending));
+  check_combined(combined, rank, 1);
+  moebius_tensor view;
+  const moebius_array where = array_of(combined, "x", 0, &view);
+  CHECK(view.data == into);
+  CHECK_OK(moebius_array_destroy(where));
+  CHECK_OK(moebius_result_destroy(combined));
+
+  /* Dispatch in two halves, and along the route of the first. */
+  moebius_result second = NULL;
+  CHECK_OK(moebius_high_throughput_dispatch_start(transport, &my->input, NULL, &pending));
+  CHECK_OK(moebius_pending_finish(pending, &second));
+  CHECK_OK(moebius_pending_destroy(pending));
+  CHECK_EQ(check_rows(second, rank), rows);
+  CHECK_OK(moebius_result_destroy(second));
+  moebius_dispatch_input again = {
+      .struct_size = sizeof(again), .payloads = my->payloads, .num_payloads = 1};
+  CHECK_OK(moebius_high_throughput_dispatch_cached(transport, &again, dispatched, NULL, &cached));
+  const moebius_array ac = array_of(cached, "payload", 0, &view);
+  CHECK_EQ(view.shape[0], rows);
+  CHECK_EQ(memcmp(view.data, x.data, (size_t)rows * H * sizeof(float)), 0);
+  CHECK_OK(moebius_array_destroy(ac));
+  /* A cached dispatch has no route of its own. */
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &combine, cached, NULL, &untouched));
+  CHECK_INVALID(
+      moebius_high_throughput_dispatch_cached(transport, &again, cached, NULL, &untouched));
+  CHECK_OK(moebius_result_destroy(cached));
+  CHECK_OK(moebius_result_destroy(dispatched));
+  CHECK_OK(moebius_array_destroy(ax));
+  CHECK_OK(moebius_array_destroy(aw));
+}
+
+static void ranks(moebius_group* group, int rank, void* user) {
+  moebius_transports transports = NULL;
+  moebius_high_throughput own = NULL, shared = NULL, same = NULL;
+  moebius_high_throughput_options options = {.struct_size = sizeof(options), .num_experts = E};
+  moebius_transport_statistics statistics = {.struct_size = sizeof(statistics)};
+  int64_t bytes = -1;
+  (void)user;
+  CHECK_OK(moebius_high_throughput_create(*group, &options, &own));
+  check_calls(own, rank);
+  CHECK_OK(moebius_high_throughput_set_sms(own, 4, 8));
+  CHECK_INVALID(moebius_high_throughput_set_sms(own, 3, 8));
+  CHECK_INVALID(moebius_high_throughput_set_sms(own, -2, 8));
+  CHECK_OK(moebius_high_throughput_bytes(own, &bytes));
+  CHECK(bytes >= 0);
+  CHECK_OK(moebius_high_throughput_statistics(own, &statistics));
+  int64_t copies = 0, selections = 0;
+  for (int t = 0; t < T; ++t) {
+    for (int to = 0; to < R; ++to) {
+      copies += goes_to(rank, t, to);
+    }
+    for (int k = 0; k < K; ++k) {
+      selections += id_of(rank, t, k) >= 0;
+    }
+  }
+  CHECK_EQ(statistics.copies, 3 * copies); /* three dispatches; a known route is not counted */
+  CHECK_EQ(statistics.selections, 3 * selections);
+  CHECK_EQ(statistics.node_copies, 0);
+  CHECK_FILLED_STRUCT(moebius_transport_statistics, moebius_high_throughput_statistics(own, given));
+  CHECK_OK(moebius_high_throughput_trim(own));
+
+  /* Two of one shape are one transport; with a placement that is the linear one, too. */
+  int32_t rank_of[E];
+  for (int e = 0; e < E; ++e) {
+    rank_of[e] = e / L;
+  }
+  const moebius_placement placement = {
+      .struct_size = sizeof(placement), .rank_of = rank_of, .num_experts = E};
+  CHECK_OK(moebius_transports_create(*group, &transports));
+  options.transports = transports;
+  CHECK_OK(moebius_high_throughput_create(*group, &options, &shared));
+  options.placement = &placement;
+  CHECK_OK(moebius_high_throughput_create(*group, &options, &same));
+  check_calls(shared, rank);
+  check_calls(same, rank);
+  CHECK_OK(moebius_transports_bytes(transports, &bytes));
+  int64_t shared_bytes = 0;
+  CHECK_OK(moebius_high_throughput_bytes(same, &shared_bytes));
+  CHECK_EQ(bytes, shared_bytes);
+
+  /* A result of another transport is refused, and nobody waits. */
+  static tokens all_tokens[R];
+  moebius_result theirs = NULL, untouched = UNTOUCHED;
+  make_tokens(&all_tokens[rank], rank);
+  CHECK_OK(moebius_high_throughput_dispatch(own, &all_tokens[rank].input, NULL, &theirs));
+  moebius_tensor x;
+  CHECK_OK(moebius_array_destroy(array_of(theirs, "payload", 0, &x)));
+  const moebius_combine_input combine = {.struct_size = sizeof(combine), .x = &x};
+  CHECK_INVALID(moebius_high_throughput_combine(shared, &combine, theirs, NULL, &untouched));
+  CHECK(untouched == UNTOUCHED);
+  CHECK_OK(moebius_result_destroy(theirs));
+  CHECK_OK(moebius_transports_destroy(transports));
+  CHECK_OK(moebius_high_throughput_destroy(own));
+  CHECK_OK(moebius_high_throughput_destroy(shared));
+  CHECK_OK(moebius_high_throughput_destroy(same));
+}
+
+/* What is refused before anything is sent; the transport of one rank then still works. */
+static void check_misuse(void) {
+  static tokens my;
+  moebius_group group = NULL, stranger = NULL;
+  moebius_high_throughput transport = NULL, nothing = UNTOUCHED;
+  moebius_high_throughput_options options = {.struct_size = sizeof(options), .num_experts = E};
+  moebius_transports transports = NULL;
+  moebius_workspaces other = NULL;
+  moebius_result result = NULL, untouched = UNTOUCHED;
+  moebius_pending pending = UNTOUCHED;
+  moebius_transport_statistics statistics = {.struct_size = sizeof(statistics)};
+  int64_t bytes = 0;
+  void* event = NULL;
+  CHECK_OK(moebius_workspaces_create(&other));
+  CHECK_OK(moebius_make_thread_groups(1, NULL, &group));
+  CHECK_OK(moebius_make_thread_groups(1, NULL, &stranger));
+  CHECK_OK(moebius_transports_create(stranger, &transports));
+  make_tokens(&my, 0);
+
+  CHECK_INVALID(moebius_transports_create(group, NULL));
+  CHECK_INVALID(moebius_transports_bytes(transports, NULL));
+  CHECK_INVALID(moebius_high_throughput_create(group, NULL, &nothing));
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, NULL));
+  options.num_experts = 0;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.num_experts = -1;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.num_experts = E;
+  options.dispatch_sms = -2;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.dispatch_sms = 3;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.dispatch_sms = 0;
+  options.transports = transports; /* of another group */
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.transports = (moebius_transports)group;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.transports = NULL;
+  int32_t rank_of[E] = {0, 0, 0, 1};
+  moebius_placement placement = {
+      .struct_size = sizeof(placement), .rank_of = rank_of, .num_experts = E};
+  options.placement = &placement;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing)); /* a rank too many */
+  rank_of[3] = -1;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  rank_of[3] = 0;
+  placement.num_experts = E - 1;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  placement.num_experts = 0;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  placement.num_experts = E;
+  placement.rank_of = NULL;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.placement = NULL;
+  CHECK(nothing == UNTOUCHED);
+  const moebius_high_throughput_options good = options;
+  CHECK_STRUCT_SIZES(moebius_high_throughput_options, good,
+                     (moebius_high_throughput_destroy(transport), transport = NULL,
+                      moebius_high_throughput_create(group, given, &transport)));
+
+  CHECK_INVALID(moebius_high_throughput_layout(transport, NULL, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_x, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_ids, NULL, NULL));
+  CHECK_INVALID(moebius_high_throughput_dispatch(transport, NULL, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_dispatch(transport, &my.input, NULL, NULL));
+  CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, NULL, NULL, &pending));
+  CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &my.input, NULL, NULL));
+  const moebius_tensor shorter = matrix_of(my.x, MOEBIUS_F32, T - 1, H);
+  const moebius_tensor constant = read_only(my.t_x);
+  const moebius_tensor* others[2] = {&shorter, &my.t_tags};
+  const moebius_tensor* holes[2] = {&my.t_x, NULL};
+  const moebius_tensor* constants[2] = {&constant, &my.t_tags};
+  for (int i = 0; i < 12; ++i) {
+    moebius_dispatch_input bad = my.input;
+    switch (i) {
+      case 0:
+        bad.payloads = NULL;
+        break;
+      case 1:
+        bad.payloads = holes;
+        break;
+      case 2:
+        bad.payloads = others;
+        break;
+      case 3:
+        bad.num_payloads = -1;
+        break;
+      case 4:
+        bad.topk_ids = NULL;
+        break;
+      case 5:
+        bad.topk_ids = &my.t_x;
+        break;
+      case 6:
+        bad.topk_weights = &my.t_ids;
+        break;
+      case 7:
+        bad.expert_alignment = -1;
+        break;
+      case 8:
+        bad.layout = (moebius_result)transport;
+        break;
+      case 9:
+        bad.previous_cuda_event = &my;
+        break;
+      case 10:
+        bad.lists_counts = 2;
+        break;
+      default:
+        bad.payloads_into = constants;
+        break;
+    }
+    CHECK_INVALID(moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));
+    CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &bad, NULL, &pending));
+  }
+  moebius_dispatch_input bad = my.input;
+  bad.is_async = 2;
+  CHECK_INVALID(moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));
+  bad = my.input;
+  bad.capacity = 100; /* GPUs only */
+  CHECK_FAILS(MOEBIUS_UNSUPPORTED,
+              moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));
+  my.ids[4] = E;
+  CHECK_INVALID(moebius_high_throughput_dispatch(transport, &my.input, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_ids, NULL, &untouched));
+  my.ids[4] = 0;
+  CHECK(untouched == UNTOUCHED && pending == UNTOUCHED);
+
+  const moebius_dispatch_input input = my.input;
+  CHECK_STRUCT_SIZES(moebius_dispatch_input, input,
+                     (moebius_result_destroy(result), result = NULL,
+                      moebius_high_throughput_dispatch(transport, given, NULL, &result)));
+  moebius_tensor x;
+  const moebius_array array = array_of(result, "payload", 0, &x);
+  const moebius_combine_input combine = {.struct_size = sizeof(combine), .x = &x};
+  moebius_combine_input wrong = combine;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, NULL, result, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &combine, NULL, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &combine, result, NULL, NULL));
+  CHECK_INVALID(moebius_high_throughput_combine_start(transport, NULL, result, NULL, &pending));
+  CHECK_INVALID(moebius_high_throughput_combine_start(transport, &combine, NULL, NULL, &pending));
+  CHECK_INVALID(moebius_high_throughput_combine_start(transport, &combine, result, NULL, NULL));
+  wrong.x = &shorter;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong.x = NULL;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong = combine;
+  wrong.x_into = &constant;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong.x_into = &shorter;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong = combine;
+  wrong.bias[1] = &shorter;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  moebius_result combined = NULL;
+  CHECK_STRUCT_SIZES(moebius_combine_input, combine,
+                     (moebius_result_destroy(combined), combined = NULL,
+                      moebius_high_throughput_combine(transport, given, result, NULL, &combined)));
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &combine, combined, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_dispatch_cached(transport, NULL, result, NULL, &untouched));
+  CHECK_INVALID(
+      moebius_high_throughput_dispatch_cached(transport, &my.input, NULL, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_dispatch_cached(transport, &my.input, result, NULL, NULL));
+  CHECK_OK(moebius_result_destroy(combined));
+  CHECK(untouched == UNTOUCHED && pending == UNTOUCHED);
+
+  CHECK_BAD_HANDLES(moebius_group, other, moebius_transports_create(handle, &transports));
+  CHECK_BAD_HANDLES(moebius_transports, other, moebius_transports_bytes(handle, &bytes));
+  CHECK_BAD_OPTIONAL(moebius_transports, other, moebius_transports_destroy(handle));
+  CHECK_BAD_HANDLES(moebius_group, other, moebius_high_throughput_create(handle, &good, &nothing));
+#define T_HANDLES(call) CHECK_BAD_HANDLES(moebius_high_throughput, other, call)
+  T_HANDLES(moebius_high_throughput_layout(handle, &my.t_ids, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_dispatch(handle, &my.input, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_dispatch_start(handle, &my.input, NULL, &pending));
+  T_HANDLES(moebius_high_throughput_dispatch_cached(handle, &my.input, result, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_expert_order(handle, result, 1, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_combine(handle, &combine, result, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_combine_start(handle, &combine, result, NULL, &pending));
+  T_HANDLES(moebius_high_throughput_set_sms(handle, 2, 2));
+  T_HANDLES(moebius_high_throughput_bytes(handle, &bytes));
+  T_HANDLES(moebius_high_throughput_statistics(handle, &statistics));
+  T_HANDLES(moebius_high_throughput_trim(handle));
+#undef T_HANDLES
+  CHECK_INVALID(moebius_high_throughput_bytes(transport, NULL));
+  CHECK_BAD_HANDLES(moebius_result, transport, moebius_result_wait(handle, NULL));
+  CHECK_BAD_HANDLES(moebius_result, transport, moebius_result_event(handle, &event));
+  moebius_array no_array = UNTOUCHED;
+  CHECK_BAD_HANDLES(moebius_result, other, moebius_result_array(handle, "x", 0, &no_array));
+  CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_hook(handle));
+  CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_finish(handle, &untouched));
+  CHECK_BAD_OPTIONAL(moebius_pending, result, moebius_pending_destroy(handle));
+  CHECK_BAD_OPTIONAL(moebius_result, transport, moebius_result_destroy(handle));
+  CHECK_BAD_OPTIONAL(moebius_high_throughput, result, moebius_high_throughput_destroy(handle));
+  CHECK_OK(moebius_high_throughput_dispatch_start(transport, &my.input, NULL, &pending));
+  CHECK_INVALID(moebius_pending_finish(pending, NULL));
+  CHECK_OK(moebius_pending_finish(pending, &combined));
+  CHECK_OK(moebius_pending_destroy(pending));
+  CHECK_OK(moebius_result_destroy(combined));
+  CHECK_OK(moebius_array_destroy(array));
+  CHECK_OK(moebius_result_destroy(result));
+  CHECK_OK(moebius_high_throughput_destroy(transport));
+  CHECK_OK(moebius_transports_destroy(transports));
+  CHECK_OK(moebius_group_destroy(group));
+  CHECK_OK(moebius_group_destroy(stranger));
+  CHECK_OK(moebius_workspaces_destroy(other));
+}
+
+void test_high_throughput(void) {
+  run_ranks(R, NULL, ranks, NULL);
+  check_misuse();
+}
