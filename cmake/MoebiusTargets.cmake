@@ -221,3 +221,19 @@ function(moebius_add_example name)
     set_tests_properties(example.${name} PROPERTIES LABELS cpu TIMEOUT 120)
   endif()
 endfunction()
+
+# moebius_add_c_example(<name>): builds examples/c/<name>.c as <build>/examples/c/<name>, in C99 with the C header
+# only. A test runs it.
+function(moebius_add_c_example name)
+  add_executable(example_c_${name} ${name}.c)
+  set_target_properties(
+    example_c_${name} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF OUTPUT_NAME ${name}
+                                 RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples/c)
+  target_compile_definitions(example_c_${name} PRIVATE _XOPEN_SOURCE=700)
+  target_compile_options(example_c_${name} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Werror)
+  target_link_libraries(example_c_${name} PRIVATE moebius::moebius moebius_flags)
+  if(MOEBIUS_BUILD_TESTS)
+    add_test(NAME example.c.${name} COMMAND example_c_${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(example.c.${name} PROPERTIES LABELS cpu TIMEOUT 120)
+  endif()
+endfunction()
