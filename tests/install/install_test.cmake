@@ -48,6 +48,9 @@ if(PKG_CONFIG)
   run(ignored ${compiler} -std=c++20 ${CONSUMER_DIR}/main.cc -o ${WORK_DIR}/by_pkg_config ${flags}
       -Wl,-rpath,${prefix}/${LIB_FOLDER})
   run(ignored ${WORK_DIR}/by_pkg_config ${VERSION})
+  run(ignored ${C_COMPILER} -std=c99 -Wall -Wextra -Wpedantic -Werror ${CONSUMER_DIR}/main.c -o ${WORK_DIR}/by_pkg_config_c
+      ${flags} -Wl,-rpath,${prefix}/${LIB_FOLDER})
+  run(ignored ${WORK_DIR}/by_pkg_config_c ${VERSION})
 endif()
 
 # The library shows nothing but its own names, and starts without MPI and CUDA.
