@@ -315,8 +315,8 @@ typedef struct moebius_group_options {
   int64_t timeout_ms;     /* 0: setting MOEBIUS_TIMEOUT_MS; at most 24 h */
 } moebius_group_options;
 
-/* Groups for num_ranks threads of the caller's: groups [num_ranks]; groups[r] is for the thread
- * that is rank r.  NULL options are the defaults.  Each group is destroyed on its own. */
+/* Groups for num_ranks threads (at most 1024) of the caller's: groups [num_ranks]; groups[r] is for
+ * the thread that is rank r.  NULL options are the defaults.  Each is destroyed on its own. */
 MOEBIUS_C_API moebius_status moebius_make_thread_groups(int32_t num_ranks,
                                                         const moebius_group_options* options,
                                                         moebius_group* groups);
@@ -399,7 +399,7 @@ MOEBIUS_C_API moebius_status moebius_group_destroy(moebius_group group);
 /* -------------------------------------------------------------------------- placement --- */
 
 /* Where experts live.  Wherever a function takes one, NULL is the linear placement: neighbours live
- * together, and the first E % R ranks own one more. */
+ * together, and the first E % R ranks own one more.  Models have at most 2^20 experts. */
 typedef struct moebius_placement {
   size_t struct_size;
   const int32_t* rank_of; /* [num_experts], each a rank of the group; copied */

@@ -180,12 +180,23 @@ bool read_flag(int32_t value, std::string_view what) {
   return read_choice(value, 1, what) == 1;
 }
 
+int64_t read_num_experts(int64_t num_experts) {
+  expect_le(num_experts, int64_t{1} << 20, "num_experts");
+  return num_experts;
+}
+
+int read_num_ranks(int32_t num_ranks) {
+  expect_ge(num_ranks, 1, "num_ranks");
+  expect_le(num_ranks, 1024, "num_ranks");
+  return num_ranks;
+}
+
 ExpertPlacement read_placement(const moebius_placement* given, int64_t num_experts, int num_ranks) {
   if (given == nullptr) {
-    return ExpertPlacement::linear(num_experts, num_ranks);
+    return ExpertPlacement::linear(read_num_experts(num_experts), num_ranks);
   }
   const moebius_placement placement = read_struct(given, "placement");
-  expect_ge(placement.num_experts, 1, "num_experts of the placement");
+  expect_ge(read_num_experts(placement.num_experts), 1, "num_experts of the placement");
   expect(placement.rank_of != nullptr, "rank_of of the placement is null");
   if (num_experts != 0) {
     expect_eq(placement.num_experts, num_experts, "num_experts of the placement");

@@ -46,6 +46,11 @@ int32_t read_choice(int32_t value, int32_t most, std::string_view what);
 // 0 or 1.
 bool read_flag(int32_t value, std::string_view what);
 
+// Numbers that size tables.  Larger ones than any model and any cluster has are refused, since they
+// would take all memory.
+int64_t read_num_experts(int64_t num_experts);  // may be 0 or less, which callers refuse
+int read_num_ranks(int32_t num_ranks);          // at least 1
+
 // A placement over `num_ranks` ranks; null is the linear one of `num_experts`.
 ExpertPlacement read_placement(const moebius_placement* placement,
                                int64_t num_experts,

@@ -60,7 +60,8 @@ ExpertsDesc describe(const ExpertWeights& weights, const moebius_experts_options
   weights.quant.validate();
   ExpertsDesc desc;
   desc.num_local_experts = weights.w1.dim(0);
-  desc.num_experts = options.num_experts == 0 ? desc.num_local_experts : options.num_experts;
+  desc.num_experts =
+      options.num_experts == 0 ? desc.num_local_experts : read_num_experts(options.num_experts);
   desc.topk = options.topk;
   desc.hidden = weights.w1.dim(2);
   desc.intermediate = weights.w2.dim(2);

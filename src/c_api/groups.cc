@@ -62,7 +62,7 @@ moebius_status moebius_make_thread_groups(int32_t num_ranks,
     threads.ranks_per_node = given.ranks_per_node;
     threads.timeout = std::chrono::milliseconds(given.timeout_ms);
     std::vector<moebius_group> handles;
-    for (auto& made : make_thread_groups(num_ranks, threads)) {
+    for (auto& made : make_thread_groups(read_num_ranks(num_ranks), threads)) {
       handles.push_back(give(std::move(made)));
     }
     std::copy(handles.begin(), handles.end(), groups);

@@ -30,7 +30,7 @@ RouterConfig read_router_config(const moebius_router_config* given, Device devic
   const moebius_router_config config = read_struct(given, "router config");
   const auto or_one = [](auto value) { return value == 0 ? decltype(value){1} : value; };
   RouterConfig result;
-  result.num_experts = config.num_experts;
+  result.num_experts = read_num_experts(config.num_experts);
   result.topk = config.topk;
   result.scoring =
       static_cast<Scoring>(read_choice(config.scoring, MOEBIUS_SQRT_SOFTPLUS, "scoring"));

@@ -324,9 +324,9 @@ static void check_quantized(void) {
 }
 
 static void check_refused_options(model* m, moebius_experts* untouched) {
-  moebius_experts_options bad[14];
+  moebius_experts_options bad[15];
   moebius_activation activation = {.struct_size = sizeof(activation), .kind = 6};
-  for (int i = 0; i < 14; ++i) {
+  for (int i = 0; i < 15; ++i) {
     bad[i] = m->options;
   }
   bad[0].num_experts = -1;
@@ -343,7 +343,8 @@ static void check_refused_options(model* m, moebius_experts* untouched) {
   bad[11].activation = &activation;
   bad[12].struct_size = sizeof(bad[12]) + 5000;
   bad[13].implementation = "teleport";
-  for (int i = 0; i < 14; ++i) {
+  bad[14].num_experts = INT64_MAX;
+  for (int i = 0; i < 15; ++i) {
     CHECK_INVALID(moebius_experts_create(&m->weights, &bad[i], NULL, untouched));
   }
   bad[0] = m->options;

@@ -107,6 +107,7 @@ static void check_makers(void) {
   CHECK_INVALID(moebius_make_thread_groups(2, NULL, NULL));
   CHECK_INVALID(moebius_make_thread_groups(0, NULL, groups));
   CHECK_INVALID(moebius_make_thread_groups(-3, NULL, groups));
+  CHECK_INVALID(moebius_make_thread_groups(INT32_MAX, NULL, groups));
   options.timeout_ms = -1;
   CHECK_INVALID(moebius_make_thread_groups(2, &options, groups));
   options.timeout_ms = INT64_MAX;

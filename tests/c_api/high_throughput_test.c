@@ -389,6 +389,8 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
   options.num_experts = -1;
   CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  options.num_experts = INT64_MAX;
+  CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
   options.num_experts = E;
   options.dispatch_sms = -2;
   CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));

@@ -273,6 +273,7 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_low_latency_size_hint(NULL, R, cpu, &bytes));
   CHECK_INVALID(moebius_low_latency_size_hint(&good, 0, cpu, &bytes));
   CHECK_INVALID(moebius_low_latency_size_hint(&good, -1, cpu, &bytes));
+  CHECK_INVALID(moebius_low_latency_size_hint(&good, INT32_MAX, cpu, &bytes));
   CHECK_INVALID(moebius_low_latency_size_hint(&good, R, cpu, NULL));
   for (int i = 0; i < 13; ++i) {
     moebius_low_latency_options bad = good;

@@ -17,9 +17,13 @@ static const struct {
 #undef AREA
 };
 
-/* The address sanitizer asks for its options: an allocation that fails is what some areas test. */
+/* Sanitizers ask for their options: an allocation that fails is what some areas test. */
 const char* __asan_default_options(void);
 const char* __asan_default_options(void) {
+  return "allocator_may_return_null=1";
+}
+const char* __tsan_default_options(void);
+const char* __tsan_default_options(void) {
   return "allocator_may_return_null=1";
 }
 

@@ -132,8 +132,8 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_router_create(NULL, &given, kCpu, &untouched));
   CHECK_INVALID(moebius_router_create(&good, &given, kCpu, NULL));
   CHECK_INVALID(moebius_router_create(&good, &given, (moebius_device){3, 0}, &untouched));
-  moebius_router_config bad[10];
-  for (int i = 0; i < 10; ++i) {
+  moebius_router_config bad[11];
+  for (int i = 0; i < 11; ++i) {
     bad[i] = good;
   }
   bad[0].num_experts = 0;
@@ -146,7 +146,8 @@ static void check_misuse(void) {
   bad[7].num_groups = -2;
   bad[8].renormalize = 2;
   bad[9].num_experts = E + 1; /* not the gate's */
-  for (int i = 0; i < 10; ++i) {
+  bad[10].num_experts = INT64_MAX;
+  for (int i = 0; i < 11; ++i) {
     CHECK_INVALID(moebius_router_create(&bad[i], &given, kCpu, &untouched));
   }
   gate[5] = NAN;
