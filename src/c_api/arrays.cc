@@ -107,6 +107,12 @@ moebius_status moebius_copy(const moebius_tensor* from,
                             moebius_stream stream) {
   return guarded([&] {
     const Stream on = read_stream(stream);
-    copy(read_tensor(from, "from", on), read_tensor(to, "to", on), on);
+    const Tensor source = read_tensor(from, "from", on);
+    const Tensor target = read_tensor(to, "to", on);
+    expect(source.device() != target.device() || source.nbytes() == 0 ||
+               source.bytes() + source.nbytes() <= target.bytes() ||
+               target.bytes() + target.nbytes() <= source.bytes(),
+           "from and to overlap");
+    copy(source, target, on);
   });
 }

@@ -143,7 +143,9 @@ MoeLayerWeights read_weights(const moebius_layer_weights& given,
     weights.placement = read_placement(given.placement, config.num_experts, plan.parallel.ep_size);
     config.num_local_experts = weights.placement->num_local(plan.parallel.ep_rank);
   }
-  if (weights.shared.w2) {
+  if (given.shared != nullptr) {
+    expect_defined(weights.shared.w1, "w1 of the shared experts");
+    expect_defined(weights.shared.w2, "w2 of the shared experts");
     expect_eq(weights.shared.w2.num_dims(), 3, "dimensions of the shared w2");
     weights.shared_intermediate = weights.shared.w2.dim(2);
   }

@@ -92,8 +92,10 @@ static void check_arrays(void) {
   CHECK_INVALID(moebius_array_empty(15, kCpu, 2, shape, &untouched));
   CHECK_INVALID(moebius_array_empty(MOEBIUS_F32, unknown, 2, shape, &untouched));
   CHECK_INVALID(moebius_array_empty(MOEBIUS_F32, kCpu, 2, shape, NULL));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they end the process */
   const int64_t large[1] = {INT64_MAX / 32};
   CHECK_FAILS(MOEBIUS_OUT_OF_MEMORY, moebius_array_empty(MOEBIUS_F32, kCpu, 1, large, &untouched));
+#endif
   CHECK(untouched == UNTOUCHED);
 }
 

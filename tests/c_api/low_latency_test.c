@@ -268,6 +268,8 @@ static void check_misuse(void) {
   CHECK_OK(moebius_workspaces_create(&other));
   CHECK_OK(moebius_make_thread_groups(1, NULL, &group));
   make_tokens(&my, 0);
+  my.input.received = NULL; /* a rank alone has all experts */
+  my.input.wait_us = NULL;
   CHECK_INVALID(moebius_low_latency_create(group, NULL, &nothing));
   CHECK_INVALID(moebius_low_latency_create(group, &good, NULL));
   CHECK_INVALID(moebius_low_latency_size_hint(NULL, R, cpu, &bytes));
@@ -333,7 +335,8 @@ static void check_misuse(void) {
   CHECK_OK(moebius_low_latency_create(group, &good, &other_transport));
 
   const moebius_tensor shorter = matrix_of(my.x, MOEBIUS_F32, T - 1, H);
-  const moebius_tensor constant = read_only(my.t_received);
+  int32_t received[E] = {0};
+  const moebius_tensor constant = read_only(vector_of(received, MOEBIUS_I32, E));
   const moebius_tensor bf16 = matrix_of(my.x, MOEBIUS_BF16, T, H);
   CHECK_INVALID(moebius_low_latency_dispatch(transport, NULL, NULL, &untouched));
   CHECK_INVALID(moebius_low_latency_dispatch(transport, &my.input, NULL, NULL));

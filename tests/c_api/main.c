@@ -17,16 +17,6 @@ static const struct {
 #undef AREA
 };
 
-/* Sanitizers ask for their options: an allocation that fails is what some areas test. */
-const char* __asan_default_options(void);
-const char* __asan_default_options(void) {
-  return "allocator_may_return_null=1";
-}
-const char* __tsan_default_options(void);
-const char* __tsan_default_options(void) {
-  return "allocator_may_return_null=1";
-}
-
 int main(int argc, char** argv) {
   const size_t num_areas = sizeof(kAreas) / sizeof(kAreas[0]);
   int num_run = 0;

@@ -63,6 +63,8 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
   expect_optional(input.row_tags, {num_tokens}, DType::kI32, "row_tags");
   expect_optional(input.received, {num_local()}, DType::kI32, "received");
   expect_optional(input.wait_us, {group.size()}, DType::kI64, "wait_us");
+  expect_writable(input.received, "received");
+  expect_writable(input.wait_us, "wait_us");
   expect(input.scales == LowLatencyScales::kRows || cast != LowLatencyCast::kNone,
          "scales in columns without a cast: they are those of the cast");
   expect(input.scales != LowLatencyScales::kPackedColumns || cast == LowLatencyCast::kFp8Ue8m0,
@@ -198,6 +200,7 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   expect_here(input.x, {num_local(), num_rows, options.hidden}, options.in_dtype, "x");
   if (input.wait_us) {
     expect_here(input.wait_us, {group.size()}, DType::kI64, "wait_us");
+    expect_writable(input.wait_us, "wait_us");
   }
   if (input.coding != LowLatencyCoding::kNone) {
     if (options.sum == LowLatencySum::kRanks) {
