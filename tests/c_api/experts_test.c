@@ -359,6 +359,30 @@ static void check_refused_options(model* m, moebius_experts* untouched) {
   }
 }
 
+/* Structs that others point to are checked as those that are given. */
+static void check_nested_structs(void) {
+  static model m;
+  moebius_experts experts = NULL;
+  const moebius_activation activation = {.struct_size = sizeof(activation)};
+  const moebius_quant_operand operand = {.struct_size = sizeof(operand)};
+  const moebius_lora_weights lora = {.struct_size = sizeof(lora)};
+  make_model(&m);
+  CHECK_STRUCT_SIZES(moebius_activation, activation,
+                     (m.options.activation = given,
+                      moebius_experts_create(&m.weights, &m.options, NULL, &experts)));
+  m.options.activation = NULL;
+  CHECK_OK(moebius_experts_destroy(experts));
+  CHECK_STRUCT_SIZES(
+      moebius_quant_operand, operand,
+      (m.weights.quant_w1 = given, moebius_experts_create(&m.weights, &m.options, NULL, &experts)));
+  m.weights.quant_w1 = NULL;
+  CHECK_OK(moebius_experts_destroy(experts));
+  CHECK_STRUCT_SIZES(
+      moebius_lora_weights, lora,
+      (m.weights.lora = given, moebius_experts_create(&m.weights, &m.options, NULL, &experts)));
+  CHECK_OK(moebius_experts_destroy(experts));
+}
+
 static void check_misuse(void) {
   static model m;
   make_model(&m);
@@ -480,5 +504,6 @@ void test_experts(void) {
   check_batched();
   check_bias_and_lora();
   check_quantized();
+  check_nested_structs();
   check_misuse();
 }

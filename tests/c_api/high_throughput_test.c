@@ -417,6 +417,11 @@ static void check_misuse(void) {
   placement.num_experts = E;
   placement.rank_of = NULL;
   CHECK_INVALID(moebius_high_throughput_create(group, &options, &nothing));
+  placement.rank_of = rank_of;
+  const moebius_placement placed = placement;
+  CHECK_STRUCT_SIZES(
+      moebius_placement, placed,
+      (options.placement = given, moebius_high_throughput_create(group, &options, &transport)));
   options.placement = NULL;
   CHECK(nothing == UNTOUCHED);
   const moebius_high_throughput_options good = options;
