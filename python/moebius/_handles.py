@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that own a handle of the library."""
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .errors import InvalidArgument, check
+
+
+class Handle:
+    """Owns a handle, which ends with the object or with close()."""
+
+    _destroy: ClassVar[Any]
+    _handle: int | None = None
+
+    def _get(self) -> int:
+        """The handle.  Raises InvalidArgument after close()."""
+        if self._handle is None:
+            raise InvalidArgument(f"this {type(self).__name__} has been closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Gives up what the object holds.  Doing it twice is valid."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            check(self._destroy(handle))
+
+    def __del__(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._destroy(handle)

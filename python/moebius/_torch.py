@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors as tensors of the library, and the other way.  Imported when torch is loaded."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from . import _structs as s
+from ._dtypes import BITS, FOREIGN_NAMES, NAMES
+from ._pack import NO_STRIDES, pack
+from ._streams import wrapped_stream
+from .errors import InvalidArgument, Unsupported
+
+torch: Any = sys.modules["torch"]
+
+_dtypes: dict[int, Any] = {
+    code: getattr(torch, name) for name, code in FOREIGN_NAMES.items() if hasattr(torch, name)
+}
+_codes: dict[Any, int] = {dtype: code for code, dtype in _dtypes.items()}
+# Two elements of 4 bits are one of torch's, whose shapes count pairs.
+_pairs: Any = getattr(torch, "float4_e2m1fn_x2", None)
+if _pairs is not None:
+    _dtypes[s.F4E2M1] = _pairs
+
+# The stream of the calling thread, as a number.  The function without a leading Stream object is
+# what torch's own compiler calls; builds without CUDA do not have it.
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def dtype_of(code: int) -> Any:
+    """The torch dtype, or None where torch has none."""
+    return _dtypes.get(code)
+
+
+def fill(tensor: s.Tensor, x: Any) -> None:
+    dtype = x.dtype
+    code = _codes.get(dtype)
+    shape: tuple[int, ...] = x.shape
+    strides: tuple[int, ...] = NO_STRIDES
+    if not x.is_contiguous():
+        strides = x.stride()
+        # Strides that are all 0 would mean contiguous rows.
+        if code is None or not any(strides):
+            x = tensor.keep = x.contiguous()
+            strides = NO_STRIDES
+    if code is None:
+        if dtype is not _pairs:
+            raise InvalidArgument(f"a torch tensor has dtype {dtype}, which no call takes")
+        code = s.F4E2M1
+        shape = (*shape[:-1], 2 * shape[-1])
+    if x.is_cuda:
+        pack(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), 0, shape, strides)
+    elif x.device.type == "cpu":
+        pack(tensor, x.data_ptr(), code, s.CPU, 0, 0, shape, strides)
+    else:
+        raise Unsupported(f"a torch tensor is on {x.device}, expected cpu or cuda")
+
+
+def device_of(device: s.Device) -> Any:
+    return torch.device("cuda", device.index) if device.type == s.CUDA else torch.device("cpu")
+
+
+def empty(code: int, shape: tuple[int, ...], device: s.Device) -> Any:
+    """A tensor, or None where torch has no such type."""
+    dtype = _dtypes.get(code)
+    if dtype is None:
+        return None
+    if code == s.F4E2M1:
+        shape = (*shape[:-1], shape[-1] // 2)
+    return torch.empty(shape, dtype=dtype, device=device_of(device))
+
+
+def empty_like(x: Any) -> Any:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+class _CudaMemory:
+    """Bytes of a GPU, as torch.as_tensor() takes them without a copy."""
+
+    def __init__(self, data: int, num_bytes: int, keep: Any) -> None:
+        self.keep = keep
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (data, False),
+            "version": 2,
+        }
+
+
+def from_tensor(tensor: s.Tensor, keep: Any) -> Any:
+    """The memory of a contiguous tensor as a tensor of its type, or None where torch has no such
+    type.  The result keeps `keep` alive."""
+    dtype = _dtypes.get(tensor.dtype)
+    if dtype is None:
+        return None
+    shape = list(tensor.shape[: tensor.num_dims])
+    num_bytes = BITS[tensor.dtype]
+    for size in shape:
+        num_bytes *= size
+    num_bytes //= 8
+    if tensor.dtype == s.F4E2M1:
+        shape[-1] //= 2
+    device = device_of(tensor.device)
+    if num_bytes == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if tensor.device.type == s.CUDA:
+        memory = _CudaMemory(tensor.data, num_bytes, keep)
+        flat = torch.as_tensor(memory, device=device).view(dtype)
+    else:
+        buffer = (ctypes.c_ubyte * num_bytes).from_address(tensor.data)
+        buffer.keep = keep
+        flat = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype)
+    return flat.view(shape)
+
+
+def expect_type(code: int) -> None:
+    if code not in _dtypes:
+        raise Unsupported(f"torch {torch.__version__} has no {NAMES[code]}; bits() gives its bits")
+
+
+def stream_of(x: Any) -> int | None:
+    """torch's current stream of the tensor's GPU; None on the CPU."""
+    return current_stream(x.get_device()) if x.is_cuda else None
+
+
+def current_stream(index: int) -> int:
+    return wrapped_stream(index, _raw_stream(index))

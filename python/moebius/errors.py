@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of this package.  Every message is one line that names both values."""
+from __future__ import annotations
+
+import threading
+from ctypes import byref, c_void_p
+from typing import Any, NoReturn
+
+from . import _structs as s
+from ._callbacks import raised
+from ._library import lib
+
+__all__ = ["CommError", "CudaError", "Error", "InvalidArgument", "OutOfMemory", "Unsupported"]
+
+
+class Error(Exception):
+    """Any failure of the library."""
+
+
+class InvalidArgument(Error, ValueError):
+    """The caller or a file is at fault.  Nothing has been done."""
+
+
+class Unsupported(Error, NotImplementedError):
+    """A valid request that this build, this machine or the chosen implementation cannot serve."""
+
+
+class CudaError(Error):
+    """An error of the CUDA runtime."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """There was not enough memory."""
+
+
+class CommError(Error):
+    """A collective call did not complete.  The group is then broken, and so is what uses it."""
+
+    rank: int
+    """The rank that reports."""
+    peer: int
+    """The rank to blame, or -1."""
+    peer_is_silent: bool
+    """Whether the peer has left, or has not come, and so reports nothing itself."""
+
+    def __init__(
+        self, message: str, rank: int = -1, peer: int = -1, peer_is_silent: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.peer = peer
+        self.peer_is_silent = peer_is_silent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.rank, self.peer, self.peer_is_silent)
+
+
+_CLASSES: dict[int, type[Error]] = {
+    s.INVALID_ARGUMENT: InvalidArgument,
+    s.UNSUPPORTED: Unsupported,
+    s.CUDA_ERROR: CudaError,
+    s.OUT_OF_MEMORY: OutOfMemory,
+}
+
+
+def _raise(status: int) -> NoReturn:
+    info = s.ErrorInfo()
+    lib.last_error(byref(info))
+    message = (info.message or b"").decode(errors="replace")
+    if status == s.COMM_ERROR:
+        raise CommError(message, info.rank, info.peer, bool(info.peer_is_silent))
+    raise _CLASSES.get(status, Error)(message)
+
+
+def check(status: int) -> None:
+    """Raises what a call of the library has reported, or what a callback has raised in it."""
+    if raised:
+        error = raised.pop(threading.get_ident(), None)
+        if error is not None:
+            raise error
+    if status:
+        _raise(status)
+
+
+def create(function: Any, *arguments: Any) -> int | None:
+    """Calls a function whose last argument is where it writes a handle, and gives that."""
+    handle = c_void_p()
+    check(function(*arguments, byref(handle)))
+    return handle.value
