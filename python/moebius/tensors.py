@@ -58,6 +58,8 @@ class Array(Handle):
     "bf16", "f8e4m3" or "u4"; `shape` counts elements, also where several share a byte."""
 
     _destroy = lib.array_destroy
+    keep: Any = None  # what the memory needs to stay alive, besides the handle
+    _is_borrowed = False  # the memory of a callback's argument, without a handle
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -168,7 +170,8 @@ class _Arrays:
     @staticmethod
     def fill(tensor: s.Tensor, x: Any) -> None:
         array = x if isinstance(x, Array) else Array.from_dlpack(x)
-        array._get()
+        if not array._is_borrowed:
+            array._get()
         memmove(byref(tensor), byref(array._tensor), sizeof(tensor))
         tensor.keep = array
 
@@ -254,6 +257,17 @@ def from_array(kind: Any, array: Array) -> Any:
     """The array as a tensor of a kind, or itself where the kind has no such type."""
     x = kind.from_tensor(array._tensor, array)
     return array if x is None else x
+
+
+def borrowed(kind: Any, tensor: s.Tensor) -> Any:
+    """A tensor that the library lends to a callback, as one of a kind; on a GPU it is torch's."""
+    if tensor.device.type == s.CUDA and "torch" in sys.modules:
+        kind = _module("_torch")
+    x = kind.from_tensor(tensor, None)
+    if x is None:
+        x = Array.__new__(Array)
+        x._tensor, x._is_borrowed = s.Tensor.from_buffer_copy(tensor), True
+    return x
 
 
 def current_stream(device: s.Device) -> int | None:

@@ -1,0 +1,432 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatch and combine for high throughput: rows go to the ranks that own their experts, and come
+back summed.
+
+Letters: T tokens of this rank, M rows received, H hidden, K top-k, R ranks, E experts, L local
+experts."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import POINTER, cast
+from typing import Any, Optional, Union
+
+from . import _structs as s
+from ._handles import Handle
+from ._library import lib
+from .errors import InvalidArgument, check, create
+from .groups import Group
+from .placement import placement_pointer
+from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view, view_pointer
+from .transports import (
+    Pending,
+    Result,
+    Transports,
+    TransportStatistics,
+    optional_handle,
+    read_bytes,
+    read_statistics,
+)
+
+__all__ = ["Combined", "Dispatched", "ExpertOrder", "HighThroughput", "Layout"]
+
+Payloads = Union[SupportsDLPack, Sequence[SupportsDLPack]]
+
+
+class Layout(Result):
+    """Where tokens go, as a rank counts it from its own ids."""
+
+    @property
+    def tokens_per_rank(self) -> Any:
+        """i32 [R]: copies that this rank sends."""
+        return self._tensor("tokens_per_rank")
+
+    @property
+    def tokens_per_node(self) -> Any:
+        """i32 [nodes]: tokens with an expert there."""
+        return self._tensor("tokens_per_node")
+
+    @property
+    def tokens_per_expert(self) -> Any:
+        """i32 [E]: selections."""
+        return self._tensor("tokens_per_expert")
+
+    @property
+    def is_token_in_rank(self) -> Any:
+        """bool [T, R]."""
+        return self._tensor("is_token_in_rank")
+
+
+class _Rows(Result):
+    """Rows that have arrived."""
+
+    _num_payloads: int = 0
+
+    @property
+    def payloads(self) -> list[Any]:
+        """Each [M, ...], or [capacity, ...], ordered by (source rank, source token)."""
+        return [self._tensor("payload", index) for index in range(self._num_payloads)]
+
+    @property
+    def x(self) -> Any:
+        """The first payload."""
+        return self._tensor("payload")
+
+
+class Dispatched(_Rows):
+    """What a dispatch has brought.  It is needed to combine, and to send more along its route."""
+
+    @property
+    def topk_ids(self) -> Any:
+        """[M, K]: local ids, -1 where the expert is elsewhere or masked."""
+        return self._tensor("topk_ids")
+
+    @property
+    def topk_weights(self) -> Any:
+        """f32 [M, K], if weights were given; else None."""
+        return self._tensor("topk_weights")
+
+    @property
+    def expert_num_tokens(self) -> Any:
+        """i32 [L], rounded up to multiples of expert_alignment."""
+        return self._tensor("expert_num_tokens")
+
+    @property
+    def expert_counts(self) -> Any:
+        """The same as i64 [L] on the host; None with a capacity, and on GPUs without
+        lists_counts."""
+        return self._tensor("expert_counts")
+
+    @property
+    def num_rows(self) -> Any:
+        """i32 [1]: M, where there is a capacity; else None."""
+        return self._tensor("num_rows")
+
+    @property
+    def source_rank(self) -> Any:
+        """i32 [M]: where each row comes from."""
+        return self._tensor("source_rank")
+
+    @property
+    def source_token(self) -> Any:
+        """i32 [M]: its token there."""
+        return self._tensor("source_token")
+
+    @property
+    def rank_prefix(self) -> Any:
+        """i32 [R, R]: the copies to rank `column` from the ranks 0 to `row`."""
+        return self._tensor("rank_prefix")
+
+
+class ExpertOrder(_Rows):
+    """Rows grouped by local expert: one per selection."""
+
+    @property
+    def expert_offsets(self) -> Any:
+        """i32 [L + 1]: rows of expert l are [offsets[l], offsets[l + 1])."""
+        return self._tensor("expert_offsets")
+
+    @property
+    def copy_row(self) -> Any:
+        """i32 [rows]: the row of the dispatch, -1 for padding."""
+        return self._tensor("copy_row")
+
+    @property
+    def slot(self) -> Any:
+        """i32 [rows]: which of the K selections it is."""
+        return self._tensor("slot")
+
+
+class Combined(Result):
+    """What a combine has summed."""
+
+    @property
+    def x(self) -> Any:
+        """[T, H]: the sum over copies in order of rank."""
+        return self._tensor("x")
+
+    @property
+    def topk_weights(self) -> Any:
+        """f32 [T, K], if weights were given; else None."""
+        return self._tensor("topk_weights")
+
+
+def _pointers(tensors: list[Any]) -> Any:
+    pointers = (POINTER(s.Tensor) * max(len(tensors), 1))(*map(view_pointer, tensors))
+    return cast(pointers, POINTER(POINTER(s.Tensor)))
+
+
+class HighThroughput(Handle):
+    """Moves rows between the ranks of a group; all layers of one shape can share it.
+
+    `placement` has the rank of each expert; without it `num_experts` live linearly.  `dispatch_sms`
+    and `combine_sms` are what kernels on GPUs use, even; 0: the library chooses.  With `transports`
+    the object is shared with others of the same shape.  The layout, combine and dispatch of GPUs
+    are enqueued on torch's current stream unless `stream` names one.
+
+    Collective where the group has GPUs, and so are dispatch and combine."""
+
+    _destroy = lib.high_throughput_destroy
+
+    def __init__(
+        self,
+        group: Group,
+        num_experts: Optional[int] = None,
+        *,
+        placement: Optional[Sequence[int]] = None,
+        dispatch_sms: int = 0,
+        combine_sms: int = 0,
+        transports: Optional[Transports] = None,
+    ) -> None:
+        options = s.HighThroughputOptions(
+            num_experts=num_experts or 0,
+            placement=placement_pointer(placement),
+            dispatch_sms=dispatch_sms,
+            combine_sms=combine_sms,
+            transports=optional_handle(transports),
+        )
+        self._handle = create(lib.high_throughput_create, group._get(), options)
+
+    def layout(self, topk_ids: SupportsDLPack, *, stream: Any = None) -> Layout:
+        """Counts where tokens go.  topk_ids i32 or i64 [T, K] are global, -1 = masked."""
+        where = stream_handle(stream, topk_ids)
+        handle = create(lib.high_throughput_layout, self._get(), view(topk_ids), where)
+        return Layout(handle or 0, kind_of(topk_ids), where)
+
+    def dispatch(
+        self,
+        payloads: Payloads,
+        topk_ids: Optional[SupportsDLPack] = None,
+        topk_weights: Optional[SupportsDLPack] = None,
+        *,
+        layout: Optional[Layout] = None,
+        expert_alignment: int = 1,
+        capacity: int = 0,
+        combine_row_bytes: int = 0,
+        previous_event: Optional[int] = None,
+        is_async: bool = False,
+        lists_counts: bool = False,
+        into: Optional[Sequence[Any]] = None,
+        topk_ids_into: Any = None,
+        topk_weights_into: Any = None,
+        stream: Any = None,
+    ) -> Dispatched:
+        """Sends each token to the ranks that own its experts.
+
+        payloads: a tensor [T, ...] or several, of any types.  topk_ids i32 or i64 [T, K] global,
+        -1 = masked; they may be left out with a `layout`, whose is_token_in_rank then decides.
+        Counts are rounded up to multiples of `expert_alignment`.
+        On GPUs, `capacity` is room for so many rows, with which no host waits, and
+        `combine_row_bytes` those of a row of combine's x; the stream waits for `previous_event`
+        (a cudaEvent_t) first; with `is_async` it does not wait for the result (Result.wait);
+        with `lists_counts` the host waits and expert_counts is there.
+        `into`, topk_ids_into and topk_weights_into are memory of the caller's for the results."""
+        call = _Dispatch(
+            self._get(),
+            payloads,
+            topk_ids,
+            topk_weights,
+            layout=layout,
+            expert_alignment=expert_alignment,
+            capacity=capacity,
+            combine_row_bytes=combine_row_bytes,
+            previous_event=previous_event,
+            is_async=is_async,
+            lists_counts=lists_counts,
+            into=into,
+            topk_ids_into=topk_ids_into,
+            topk_weights_into=topk_weights_into,
+            stream=stream,
+        )
+        return call.result(call.make(lib.high_throughput_dispatch))
+
+    def dispatch_start(
+        self,
+        payloads: Payloads,
+        topk_ids: Optional[SupportsDLPack] = None,
+        topk_weights: Optional[SupportsDLPack] = None,
+        **options: Any,
+    ) -> Pending[Dispatched]:
+        """The same, and the options are the same, but rows are on their way when it returns."""
+        call = _Dispatch(self._get(), payloads, topk_ids, topk_weights, **options)
+        return Pending(call.make(lib.high_throughput_dispatch_start), call.result, call)
+
+    def dispatch_cached(
+        self,
+        payloads: Payloads,
+        route: Dispatched,
+        *,
+        previous_event: Optional[int] = None,
+        is_async: bool = False,
+        stream: Any = None,
+    ) -> Dispatched:
+        """Sends other payloads along the route of an earlier dispatch; the result has payloads
+        only."""
+        call = _Dispatch(
+            self._get(), payloads, previous_event=previous_event, is_async=is_async, stream=stream
+        )
+        return call.result(call.make(lib.high_throughput_dispatch_cached, route._get()))
+
+    def expert_order(
+        self, dispatched: Dispatched, *, expert_alignment: int = 1, stream: Any = None
+    ) -> ExpertOrder:
+        """The rows of a dispatch grouped by local expert.  Rows that fill a group up to a multiple
+        of `expert_alignment` are zero.  On GPUs the host waits."""
+        where = dispatched._stream if stream is None else named_stream(stream)
+        handle = create(
+            lib.high_throughput_expert_order,
+            self._get(),
+            dispatched._get(),
+            expert_alignment,
+            where,
+        )
+        order = ExpertOrder(handle or 0, dispatched._kind, where)
+        order._num_payloads = dispatched._num_payloads
+        return order
+
+    def combine(
+        self,
+        x: SupportsDLPack,
+        dispatched: Dispatched,
+        *,
+        topk_weights: Optional[SupportsDLPack] = None,
+        bias: Sequence[SupportsDLPack] = (),
+        previous_event: Optional[int] = None,
+        is_async: bool = False,
+        into: Any = None,
+        topk_weights_into: Any = None,
+        stream: Any = None,
+    ) -> Combined:
+        """Sums the copies of each token: x [M, H] f32, bf16 or f16 -> [T, H].
+
+        topk_weights f32 [M, K] are summed beside x.  Up to two biases [T, H] are added once.
+        `into` [T, H] and topk_weights_into f32 [T, K] are memory of the caller's; the other options
+        are those of dispatch()."""
+        call = _Combine(
+            self._get(),
+            x,
+            topk_weights=topk_weights,
+            bias=bias,
+            previous_event=previous_event,
+            is_async=is_async,
+            into=into,
+            topk_weights_into=topk_weights_into,
+            stream=stream,
+        )
+        return call.result(call.make(lib.high_throughput_combine, dispatched._get()))
+
+    def combine_start(
+        self, x: SupportsDLPack, dispatched: Dispatched, **options: Any
+    ) -> Pending[Combined]:
+        """The same, and the options are the same, but rows are on their way when it returns."""
+        call = _Combine(self._get(), x, **options)
+        handle = call.make(lib.high_throughput_combine_start, dispatched._get())
+        return Pending(handle, call.result, (call, dispatched))
+
+    def set_sms(self, dispatch_sms: int, combine_sms: int) -> None:
+        """Changes what the next calls use on GPUs; ranks may differ."""
+        check(lib.high_throughput_set_sms(self._get(), dispatch_sms, combine_sms))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of windows and buffers that this rank holds for the object now."""
+        return read_bytes(lib.high_throughput_bytes, self)
+
+    @property
+    def statistics(self) -> TransportStatistics:
+        """Counts since the object was made, without calls along a known route."""
+        return read_statistics(lib.high_throughput_statistics, self)
+
+    def trim(self) -> None:
+        """Gives back memory of results that are gone."""
+        check(lib.high_throughput_trim(self._get()))
+
+
+class _Dispatch:
+    """The arguments of a dispatch."""
+
+    def __init__(
+        self,
+        transport: int,
+        payloads: Payloads,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        layout: Optional[Layout] = None,
+        into: Optional[Sequence[Any]] = None,
+        topk_ids_into: Any = None,
+        topk_weights_into: Any = None,
+        previous_event: Optional[int] = None,
+        stream: Any = None,
+        **options: Any,
+    ) -> None:
+        given = list(payloads) if isinstance(payloads, (list, tuple)) else [payloads]
+        first = topk_ids if topk_ids is not None else next(iter(given), None)
+        if first is None:
+            raise InvalidArgument("there are neither payloads nor topk_ids")
+        if into is not None and len(into) != len(given):
+            raise InvalidArgument(f"into has {len(into)} tensors, expected {len(given)}")
+        self._transport = transport
+        self._num_payloads = len(given)
+        self._kind = kind_of(given[0] if given else first)
+        self._stream = stream_handle(stream, first)
+        self._lent = (into, topk_ids_into, topk_weights_into)
+        self._input = s.DispatchInput(
+            payloads=_pointers(given),
+            num_payloads=len(given),
+            topk_ids=view_pointer(topk_ids),
+            topk_weights=view_pointer(topk_weights),
+            layout=optional_handle(layout),
+            previous_cuda_event=previous_event,
+            payloads_into=None if into is None else _pointers(list(into)),
+            topk_ids_into=view_pointer(topk_ids_into),
+            topk_weights_into=view_pointer(topk_weights_into),
+            **options,
+        )
+
+    def make(self, function: Any, *route: int) -> int:
+        return create(function, self._transport, self._input, *route, self._stream) or 0
+
+    def result(self, handle: int) -> Dispatched:
+        dispatched = Dispatched(handle, self._kind, self._stream, self._lent)
+        dispatched._num_payloads = self._num_payloads
+        return dispatched
+
+
+class _Combine:
+    """The arguments of a combine."""
+
+    def __init__(
+        self,
+        transport: int,
+        x: Any,
+        *,
+        topk_weights: Any = None,
+        bias: Sequence[Any] = (),
+        previous_event: Optional[int] = None,
+        is_async: bool = False,
+        into: Any = None,
+        topk_weights_into: Any = None,
+        stream: Any = None,
+    ) -> None:
+        if len(bias) > 2:
+            raise InvalidArgument(f"bias has {len(bias)} tensors, expected at most 2")
+        self._transport = transport
+        self._kind = kind_of(x)
+        self._stream = stream_handle(stream, x)
+        self._lent = (into, topk_weights_into)
+        self._input = s.CombineInput(
+            x=view_pointer(x),
+            topk_weights=view_pointer(topk_weights),
+            bias=(POINTER(s.Tensor) * 2)(*map(view_pointer, bias)),
+            previous_cuda_event=previous_event,
+            is_async=is_async,
+            x_into=view_pointer(into),
+            topk_weights_into=view_pointer(topk_weights_into),
+        )
+
+    def make(self, function: Any, dispatched: int) -> int:
+        return create(function, self._transport, self._input, dispatched, self._stream) or 0
+
+    def result(self, handle: int) -> Combined:
+        return Combined(handle, self._kind, self._stream, self._lent)

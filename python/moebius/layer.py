@@ -1,0 +1,394 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""MoeLayer: router, experts and shared experts; hidden states go in, the output comes out.
+
+Letters: T tokens of this rank, H hidden, E experts, L local experts, K top-k, I intermediate size
+of an expert, Is of the shared experts, N rows of w1 (2 * I for gated experts, else I)."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_int32, c_int64, pointer
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from . import _structs as s
+from ._dtypes import NAMES, dtype_code
+from ._handles import Handle
+from ._library import lib
+from .checkpoint import Checkpoint, Path
+from .errors import InvalidArgument, check, create
+from .experts import LoraWeights, activation_struct, stream_of_device, weights_dtype, weights_struct
+from .groups import Group
+from .layer_options import KernelOptions, LayerOptions
+from .placement import placement_pointer
+from .quant import QuantConfig
+from .router import RouterConfig, router_weights
+from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view_pointer
+from .transports import optional_handle
+
+__all__ = ["LayerCall", "LayerInfo", "MoeLayer"]
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """What a layer is, fixed for its life."""
+
+    num_experts: int
+    num_local_experts: int
+    topk: int
+    hidden: int
+    intermediate: int
+    dtype: str
+    """Hidden states of another type are rounded to it first."""
+    has_router: bool
+    """False: every call brings ids, or the caller's routing chooses."""
+    retains_weights: bool
+    """Whether the caller's weights must stay alive and in place; the layer then holds them."""
+    can_be_captured: bool
+    """Whether a CUDA graph can record calls."""
+    why_not_captured: str
+    experts: str
+    """The implementation of the experts."""
+    backend: str
+
+
+class _Frame:
+    """The structs of a call, which are kept for the next one."""
+
+    def __init__(self) -> None:
+        self.hidden, self.ids, self.weights, self.out = (s.Tensor() for _ in range(4))
+        self.tensors = (self.hidden, self.ids, self.weights, self.out)
+        hidden, ids, weights = pointer(self.hidden), pointer(self.ids), pointer(self.weights)
+        self.input = s.LayerInput(hidden=hidden)
+        self.input_with_ids = s.LayerInput(hidden=hidden, topk_ids=ids, topk_weights=weights)
+        self.input_ref, self.input_with_ids_ref = byref(self.input), byref(self.input_with_ids)
+        self.out_ref = byref(self.out)
+
+
+class MoeLayer(Handle):
+    """A layer of experts, from a checkpoint or from tensors.
+
+    Made here from tensors: w1 [L, N, H] and w2 [L, H, I] of this rank's experts, in the order of
+    their ids, plain or as `quant` says; activation and dtype as in Experts.  gate [E, H], bias [E]
+    and correction_bias [E] are the router's, with `router` as its config; without a gate each call
+    brings ids, or the option `routing` chooses.  Shared experts: shared_w1 [1, 2 * Is, H],
+    shared_w2 [1, H, Is], and shared_gate [1, H] if there is one.
+    In a group `num_experts` is that of all ranks, and `placement` has the rank of each expert; None
+    is linear.  `hidden` and `intermediate` are those of whole experts, where ranks hold shards.
+    The layer works on the device of `stream`, or on `device`, or where the group is, or where w1 is.
+    `options` are the fields of LayerOptions.
+
+    Making a layer and calling it is collective with a group.  One thread at a time may use it, its
+    group and its transports; it keeps both alive."""
+
+    _destroy = lib.layer_destroy
+    info: LayerInfo
+    _lent: Any = None
+
+    def __init__(
+        self,
+        w1: SupportsDLPack,
+        w2: SupportsDLPack,
+        *,
+        topk: int,
+        num_experts: Optional[int] = None,
+        dtype: Any = None,
+        router: RouterConfig = RouterConfig(),
+        gate: Optional[SupportsDLPack] = None,
+        bias: Optional[SupportsDLPack] = None,
+        correction_bias: Optional[SupportsDLPack] = None,
+        apply_router_weight_on_input: bool = False,
+        hidden: int = 0,
+        intermediate: int = 0,
+        activation: str = "silu",
+        gated: bool = True,
+        interleaved: bool = False,
+        alpha: Optional[float] = None,
+        beta: Optional[float] = None,
+        limit: Optional[float] = None,
+        quant: Optional[QuantConfig] = None,
+        lora: Optional[LoraWeights] = None,
+        shared_w1: Optional[SupportsDLPack] = None,
+        shared_w2: Optional[SupportsDLPack] = None,
+        shared_gate: Optional[SupportsDLPack] = None,
+        placement: Optional[Sequence[int]] = None,
+        group: Optional[Group] = None,
+        device: Any = None,
+        stream: Any = None,
+        **options: Any,
+    ) -> None:
+        experts = weights_struct(w1, w2, quant, lora)
+        given = experts.w1.contents
+        if num_experts is None:
+            num_experts = len(placement) if placement is not None else given.shape[0]
+            if placement is None and group is not None and group.size > 1:
+                raise InvalidArgument("num_experts is not given, expected that of all ranks")
+        weights = s.LayerWeights(
+            router_config=pointer(router.struct(num_experts, topk)),
+            apply_router_weight_on_input=apply_router_weight_on_input,
+            hidden=hidden,
+            intermediate=intermediate,
+            in_dtype=weights_dtype(given) if dtype is None else dtype_code(dtype),
+            activation=pointer(
+                activation_struct(activation, gated, interleaved, alpha, beta, limit)
+            ),
+            experts=pointer(experts),
+            placement=placement_pointer(placement),
+            shared_gate=view_pointer(shared_gate),
+        )
+        if any(x is not None for x in (gate, bias, correction_bias)):
+            weights.router = pointer(router_weights(gate, bias, correction_bias))
+        if shared_w1 is not None or shared_w2 is not None:
+            weights.shared = pointer(weights_struct(shared_w1, shared_w2))
+        if device is None and group is not None:
+            device = group.device
+        where = stream_of_device(stream, device, given.device)
+        self._make(options, group, lib.layer_create, weights, where)
+        if self.info.retains_weights:
+            self._lent = (w1, w2, quant, lora, shared_w1, shared_w2)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: Union[Path, Checkpoint],
+        layer: Optional[int] = None,
+        *,
+        group: Optional[Group] = None,
+        device: Any = None,
+        quant: str = "auto",
+        placement: Optional[Sequence[int]] = None,
+        allow_nonfinite: bool = False,
+        stream: Any = None,
+        **options: Any,
+    ) -> MoeLayer:
+        """Loads a layer of a Hugging Face model folder, in a group this rank's share of it.
+
+        `layer` counts all layers of the model; None is the first that has experts.  `device`: "cpu"
+        or "cuda:N"; None: that of the group, or the CPU.  `quant`: "auto" keeps weights as they are
+        stored, "none" dequantizes them, others quantize them, as "int4_w4a16".  `placement` has the
+        rank of each expert; None is linear.  `options` are the fields of LayerOptions.  Raises
+        InvalidArgument for files that cannot be right, unless `allow_nonfinite` also for experts'
+        weights with NaN or infinity.  Collective with a group."""
+        checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
+        load = s.LoadOptions(
+            quant=quant.encode(),
+            placement=placement_pointer(placement),
+            allow_nonfinite=allow_nonfinite,
+        )
+        if device is None and group is not None:
+            device = group.device
+        where = stream_of_device(stream, device, s.Device(s.CPU, 0))
+        made = cls.__new__(cls)
+        index = -1 if layer is None else layer
+        made._make(options, group, lib.layer_load, checkpoint._get(), index, load, where)
+        return made
+
+    def _make(
+        self, options: dict[str, Any], group: Optional[Group], function: Any, *arguments: Any
+    ) -> None:
+        *source, where = arguments
+        self._kind: Any = None  # of the call under way
+        self._options = LayerOptions(**options)
+        # The struct holds the callbacks.
+        self._options_struct = self._options.struct(lambda: self._kind)
+        self._has_callbacks = (self._options.routing or self._options.shared_experts) is not None
+        self._handle = create(
+            function, *source, self._options_struct, optional_handle(group), where
+        )
+        self._where = where
+        self._frames: list[_Frame] = []
+        info = s.LayerInfo()
+        check(lib.layer_get_info(self._handle, byref(info)))
+        self.info = LayerInfo(
+            num_experts=info.num_experts,
+            num_local_experts=info.num_local_experts,
+            topk=info.topk,
+            hidden=info.hidden,
+            intermediate=info.intermediate,
+            dtype=NAMES[info.in_dtype],
+            has_router=bool(info.has_router),
+            retains_weights=bool(info.retains_weights),
+            can_be_captured=bool(info.can_be_captured),
+            why_not_captured=info.why_not_captured.decode(),
+            experts=info.experts.decode(),
+            backend=info.backend.decode(),
+        )
+
+    def __call__(
+        self,
+        hidden: SupportsDLPack,
+        topk_ids: Optional[SupportsDLPack] = None,
+        topk_weights: Optional[SupportsDLPack] = None,
+        *,
+        lora_ids: Optional[SupportsDLPack] = None,
+        kernel: Optional[KernelOptions] = None,
+        microbatch: int = 0,
+        out: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """hidden [T, H] f32, bf16 or f16 -> [T, H] of the same type, or in `out`, whose type may be
+        another of the three.  `out` may be hidden itself.
+
+        With topk_ids i32 or i64 [T, K] (-1 = masked) and topk_weights f32 [T, K] the layer does not
+        route.  lora_ids i32 [T] name each token's adapter.  `kernel` replaces the layer's options
+        for this call.  `microbatch` selects scratch memory; calls in flight need different ones.
+        On a GPU the work is enqueued, on torch's current stream unless `stream` names one.
+        Raises CommError where a rank was lost; on a GPU it may have been in an earlier call."""
+        frame = self._frames.pop() if self._frames else _Frame()
+        kind = kind_of(hidden)
+        if out is None:
+            out = kind.empty_like(hidden)
+            kind.fill(frame.out, out)
+        else:
+            kind_of(out).fill(frame.out, out)
+        kind.fill(frame.hidden, hidden)
+        if topk_ids is None and topk_weights is None:
+            given: Any = frame.input_ref
+        else:
+            given = frame.input_with_ids_ref
+            kind_of(topk_ids).fill(frame.ids, topk_ids)
+            kind_of(topk_weights).fill(frame.weights, topk_weights)
+        if lora_ids is not None or kernel is not None or microbatch:
+            given = self._full_input(frame, topk_ids is not None, lora_ids, kernel, microbatch)
+        where = kind.stream_of(hidden) if stream is None else named_stream(stream)
+        if self._has_callbacks:
+            self._kind = kind
+        check(lib.layer_forward(self._handle, given, frame.out_ref, where))
+        for tensor in frame.tensors:
+            tensor.keep = None
+        self._frames.append(frame)
+        return out
+
+    @staticmethod
+    def _full_input(
+        frame: _Frame,
+        has_ids: bool,
+        lora_ids: Any,
+        kernel: Optional[KernelOptions],
+        microbatch: int,
+    ) -> s.LayerInput:
+        simple = frame.input_with_ids if has_ids else frame.input
+        input = s.LayerInput.from_buffer_copy(simple)
+        input.keep = frame
+        input.lora_ids = view_pointer(lora_ids)
+        input.kernel = None if kernel is None else pointer(kernel.struct())
+        input.microbatch = microbatch
+        return input
+
+    def start(
+        self,
+        hidden: SupportsDLPack,
+        topk_ids: Optional[SupportsDLPack] = None,
+        topk_weights: Optional[SupportsDLPack] = None,
+        *,
+        lora_ids: Optional[SupportsDLPack] = None,
+        kernel: Optional[KernelOptions] = None,
+        microbatch: int = 0,
+        out: Any = None,
+        stream: Any = None,
+    ) -> LayerCall:
+        """The same in steps of the caller.  It checks the arguments and enqueues nothing; the
+        object keeps the tensors alive until the call is over."""
+        frame = _Frame()
+        kind = kind_of(hidden)
+        if out is None:
+            out = kind.empty_like(hidden)
+        kind_of(out).fill(frame.out, out)
+        kind.fill(frame.hidden, hidden)
+        has_ids = topk_ids is not None or topk_weights is not None
+        if has_ids:
+            kind_of(topk_ids).fill(frame.ids, topk_ids)
+            kind_of(topk_weights).fill(frame.weights, topk_weights)
+        input = self._full_input(frame, has_ids, lora_ids, kernel, microbatch)
+        where = stream_handle(stream, hidden)
+        self._kind = kind
+        handle = create(lib.layer_start, self._get(), input, frame.out_ref, where)
+        return LayerCall(
+            handle or 0, out, (self, frame, input, hidden, topk_ids, topk_weights, lora_ids)
+        )
+
+    def update(
+        self,
+        w1: Optional[SupportsDLPack] = None,
+        w2: Optional[SupportsDLPack] = None,
+        *,
+        quant: Optional[QuantConfig] = None,
+        lora: Optional[LoraWeights] = None,
+        shared_w1: Optional[SupportsDLPack] = None,
+        shared_w2: Optional[SupportsDLPack] = None,
+        shared_gate: Optional[SupportsDLPack] = None,
+        gate: Optional[SupportsDLPack] = None,
+        bias: Optional[SupportsDLPack] = None,
+        correction_bias: Optional[SupportsDLPack] = None,
+        stream: Any = None,
+    ) -> None:
+        """Replaces the values of weights in place, between calls, so that a recorded CUDA graph
+        computes with the new ones.  Shapes and types are those of before, and what is None stays.
+        Local: each rank updates its own share."""
+        weights = s.LayerWeights(shared_gate=view_pointer(shared_gate))
+        if any(x is not None for x in (w1, w2, lora)):
+            weights.experts = pointer(weights_struct(w1, w2, quant, lora))
+        if shared_w1 is not None or shared_w2 is not None:
+            weights.shared = pointer(weights_struct(shared_w1, shared_w2))
+        if any(x is not None for x in (gate, bias, correction_bias)):
+            weights.router = pointer(router_weights(gate, bias, correction_bias))
+        where = self._where if stream is None else named_stream(stream)
+        check(lib.layer_update(self._get(), weights, where))
+
+    def expert_load(self, *, local: bool = False) -> list[int]:
+        """Of the last call: selections per expert [E] of this rank's tokens, or with `local` the
+        rows that each expert of this rank has computed [L].  On a GPU the host waits."""
+        count = self.info.num_local_experts if local else self.info.num_experts
+        load = (c_int64 * count)()
+        check(lib.layer_expert_load(self._get(), local, load, count))
+        return list(load)
+
+    def set_dead(self, rank: int, is_dead: bool = True) -> None:
+        """low_latency: goes on without a rank, or takes it back; every live rank makes the same
+        call.  The experts of that rank contribute nothing."""
+        check(lib.layer_set_dead(self._get(), rank, is_dead))
+
+    def check(self) -> None:
+        """Raises the loss of a rank that is known by now (GPUs)."""
+        check(lib.layer_check(self._get()))
+
+    def __repr__(self) -> str:
+        return f"moebius.MoeLayer({self.info})"
+
+
+class LayerCall(Handle):
+    """A call of a layer that the caller drives, so that other work fits between the steps:
+
+        call = layer.start(hidden)
+        while call.step():
+            other_work()
+        use(call.output)
+
+    A call that is dropped before its end is given up, and other ranks are told."""
+
+    _destroy = lib.call_destroy
+
+    def __init__(self, handle: int, output: Any, keep: Any) -> None:
+        self._handle = handle
+        self._keep = keep
+        self.output = output
+        """[T, H]; complete once step() has returned False, on a GPU in the order of the stream."""
+
+    def step(self) -> bool:
+        """Runs until rows have been sent (True), or to the end of the call (False)."""
+        has_more = c_int32()
+        check(lib.call_step(self._get(), byref(has_more)))
+        if not has_more.value:
+            self._keep = None
+        return bool(has_more.value)
+
+    def __iter__(self) -> Iterator[None]:
+        """Steps through the call; the body of the loop runs while rows travel."""
+        while self.step():
+            yield
+
+    def __enter__(self) -> LayerCall:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the transports share: the memory that moves rows, results, and transfers under way."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any, Generic, Optional, TypeVar
+
+from . import _structs as s
+from ._handles import Handle
+from ._library import lib
+from .errors import InvalidArgument, check, create
+from .groups import Group
+from .tensors import Array, from_array, named_stream
+
+__all__ = ["Pending", "Result", "TransportStatistics", "Transports"]
+
+
+class Transports(Handle):
+    """What moves the rows of all layers of a group; several layers and transports share one, whose
+    memory is then that of one.  Collective where the group has GPUs."""
+
+    _destroy = lib.transports_destroy
+
+    def __init__(self, group: Group) -> None:
+        self._handle = create(lib.transports_create, group._get())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of windows and buffers that this rank holds for them now."""
+        return read_bytes(lib.transports_bytes, self)
+
+
+@dataclass(frozen=True)
+class TransportStatistics:
+    """What a rank has sent, to itself too."""
+
+    selections: int
+    """Without masked ones."""
+    copies: int
+    """Rows sent to ranks, one per (token, rank)."""
+    node_copies: int
+    """Rows that crossed to another node."""
+
+
+def read_bytes(function: Any, owner: Handle) -> int:
+    found = c_int64()
+    check(function(owner._get(), byref(found)))
+    return found.value
+
+
+def read_statistics(function: Any, owner: Handle) -> TransportStatistics:
+    found = s.TransportStatistics()
+    check(function(owner._get(), byref(found)))
+    return TransportStatistics(found.selections, found.copies, found.node_copies)
+
+
+def optional_handle(owner: Optional[Handle]) -> Optional[int]:
+    return None if owner is None else owner._get()
+
+
+class Result(Handle):
+    """What a call of a transport has made.  Its tensors are of the kind that the call was given,
+    and may outlive it.  Memory that shares a bank of the transport is given back with the last of
+    them, or with close()."""
+
+    _destroy = lib.result_destroy
+
+    def __init__(self, handle: int, kind: Any, stream: Optional[int], lent: Any = None) -> None:
+        self._handle = handle
+        self._kind = kind
+        self._stream = stream
+        self._lent = lent  # memory of the caller's in which tensors of the result lie
+        self._tensors: dict[tuple[str, int], Any] = {}
+
+    def _tensor(self, name: str, index: int = 0) -> Any:
+        key = (name, index)
+        if key not in self._tensors:
+            handle = create(lib.result_array, self._get(), name.encode(), index)
+            self._tensors[key] = None if handle is None else self._convert(Array(handle))
+        return self._tensors[key]
+
+    def _convert(self, array: Array) -> Any:
+        array.keep = self._lent
+        if array._tensor.device.type == s.CUDA:
+            check(lib.array_record_stream(array._handle, self._stream))
+        return from_array(self._kind, array)
+
+    def wait(self, stream: Any = None) -> None:
+        """Makes a stream wait until the result is complete, by default that of the call; a CPU
+        waits here.  Needed after calls with is_async, and for other streams."""
+        where = self._stream if stream is None else named_stream(stream)
+        check(lib.result_wait(self._get(), where))
+
+    @property
+    def event(self) -> Optional[int]:
+        """The cudaEvent_t, as a number, that is complete when the result is; None on the CPU.
+        Valid as long as the result."""
+        event = c_void_p()
+        check(lib.result_event(self._get(), byref(event)))
+        return event.value
+
+    def close(self) -> None:
+        """Gives the memory back, unless tensors of the result are still alive elsewhere."""
+        self._tensors.clear()
+        super().close()
+
+
+R = TypeVar("R", bound=Result)
+
+
+class Pending(Handle, Generic[R]):
+    """A transfer whose rows are on their way.  Dropping one that was not finished abandons it."""
+
+    _destroy = lib.pending_destroy
+
+    def __init__(self, handle: int, make: Callable[[int], R], keep: Any) -> None:
+        self._handle = handle
+        self._make = make
+        self._keep = keep  # what the transfer reads and writes
+
+    def hook(self) -> None:
+        """Completes the transfer; on a GPU it enqueues that.  Optional, before finish()."""
+        check(lib.pending_hook(self._get()))
+
+    def finish(self) -> R:
+        """Completes the transfer and hands over its result, once."""
+        handle = create(lib.pending_finish, self._get())
+        if handle is None:
+            raise InvalidArgument("the transfer gave no result")
+        result = self._make(handle)
+        self.close()
+        self._keep = None
+        return result
