@@ -13,6 +13,8 @@ from ._pack import NO_STRIDES, pack
 from .errors import InvalidArgument, Unsupported
 
 np: Any = sys.modules["numpy"]
+addressof = ctypes.addressof
+from_buffer = ctypes.c_char.from_buffer
 
 _codes: dict[Any, int] = {}
 _dtypes: dict[int, Any] = {}
@@ -58,7 +60,11 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         code = _code_of(x)
     flags = x.flags
     strides: tuple[int, ...] = NO_STRIDES
-    if not flags.c_contiguous:
+    if flags.c_contiguous:
+        if flags.writeable and x.size:  # a quarter of the time of the other way below
+            pack(tensor, addressof(from_buffer(x)), code, s.CPU, 0, 0, x.shape, strides)
+            return
+    else:
         size = x.itemsize
         strides = tuple(stride // size for stride in x.strides)
         # Strides that are all 0 would mean contiguous rows.

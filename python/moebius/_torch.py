@@ -52,7 +52,7 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         shape = (*shape[:-1], 2 * shape[-1])
     if x.is_cuda:
         pack(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), 0, shape, strides)
-    elif x.device.type == "cpu":
+    elif x.is_cpu:
         pack(tensor, x.data_ptr(), code, s.CPU, 0, 0, shape, strides)
     else:
         raise Unsupported(f"a torch tensor is on {x.device}, expected cpu or cuda")
