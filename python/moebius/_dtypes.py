@@ -56,5 +56,5 @@ def dtype_code(dtype: Any) -> int:
         name = getattr(dtype, "name", None) or str(dtype)
     code = _CODES.get(name.rpartition(".")[2])
     if code is None:
-        raise InvalidArgument(f"dtype is {dtype}, expected one of {', '.join(NAMES)}")
+        raise InvalidArgument(f"dtype is {name}, expected one of {', '.join(NAMES)}")
     return code

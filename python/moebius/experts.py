@@ -93,13 +93,13 @@ def weights_struct(
     config = quant or QuantConfig()
 
     def values(x: Any, operand: QuantOperand) -> Any:
-        return None if x is None else pointer(view_bytes_as(x, operand.storage()))
+        return None if x is None else pointer(view_bytes_as(x, operand._storage()))
 
     struct = s.ExpertWeights(w1=values(w1, config.w1), w2=values(w2, config.w2))
     if quant is not None:
-        struct.a1, struct.a2 = pointer(config.a1.struct()), pointer(config.a2.struct())
-        struct.quant_w1 = pointer(config.w1.struct())
-        struct.quant_w2 = pointer(config.w2.struct())
+        struct.a1, struct.a2 = pointer(config.a1._struct()), pointer(config.a2._struct())
+        struct.quant_w1 = pointer(config.w1._struct())
+        struct.quant_w2 = pointer(config.w2._struct())
     if lora is not None:
         parts = {name: view_pointer(x) for name, x in vars(lora).items() if x is not None}
         struct.lora = pointer(s.LoraWeights(**parts))

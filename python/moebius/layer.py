@@ -124,7 +124,7 @@ class MoeLayer(Handle):
             if placement is None and group is not None and group.size > 1:
                 raise InvalidArgument("num_experts is not given, expected that of all ranks")
         weights = s.LayerWeights(
-            router_config=pointer(router.struct(num_experts, topk)),
+            router_config=pointer(router._struct(num_experts, topk)),
             apply_router_weight_on_input=apply_router_weight_on_input,
             hidden=hidden,
             intermediate=intermediate,
@@ -190,7 +190,7 @@ class MoeLayer(Handle):
         self._kind: Any = None  # of the call under way
         self._options = LayerOptions(**options)
         # The struct holds the callbacks.
-        self._options_struct = self._options.struct(lambda: self._kind)
+        self._options_struct = self._options._struct(lambda: self._kind)
         self._has_callbacks = (self._options.routing or self._options.shared_experts) is not None
         self._handle = create(
             function, *source, self._options_struct, optional_handle(group), where
@@ -271,7 +271,7 @@ class MoeLayer(Handle):
         input = s.LayerInput.from_buffer_copy(simple)
         input.keep = frame
         input.lora_ids = view_pointer(lora_ids)
-        input.kernel = None if kernel is None else pointer(kernel.struct())
+        input.kernel = None if kernel is None else pointer(kernel._struct())
         input.microbatch = microbatch
         return input
 

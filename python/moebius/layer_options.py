@@ -58,7 +58,7 @@ class KernelOptions:
     early_rows: Optional[int] = None
     """GPUs: rows from which on they come in waves; 0: never; None: the library's number."""
 
-    def struct(self) -> s.KernelOptions:
+    def _struct(self) -> s.KernelOptions:
         # In C, 0 is the library's number, and -1 is 0.
         def number(value: Optional[int]) -> int:
             return 0 if value is None else value or -1
@@ -116,7 +116,7 @@ class LayerOptions:
     shared_experts: Optional[SharedExperts] = None
     """Replaces the shared experts: shared_experts(hidden, output) sets output [T, H]."""
 
-    def struct(self, kind_of_call: Callable[[], Any]) -> s.LayerOptions:
+    def _struct(self, kind_of_call: Callable[[], Any]) -> s.LayerOptions:
         """The struct keeps alive what it points to.  Callbacks get tensors of the kind of the call
         that is under way, which live as long as the callback."""
         struct = s.LayerOptions(
@@ -124,7 +124,7 @@ class LayerOptions:
             experts=_text(self.experts),
             lends_weights=self.lends_weights,
             computes_in_f64=self.computes_in_f64,
-            kernel=None if self.kernel is None else pointer(self.kernel.struct()),
+            kernel=None if self.kernel is None else pointer(self.kernel._struct()),
             workspaces=optional_handle(self.workspaces),
             backend=_text(self.backend),
             tp_size=self.tp_size,

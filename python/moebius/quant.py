@@ -118,6 +118,8 @@ class Quantized:
     scale: Any
     zero_point: Any = None
     global_scale: Any = None
+    kind: Any = field(default=None, repr=False, compare=False)
+    """Whose tensors dequantize() gives: those of the library that x was of."""
 
 
 def quantize(
@@ -143,13 +145,13 @@ def quantize(
     out = s.Quantized(**{part: pointer(shape) for part, shape in zip(_PARTS, shapes)})
     check(lib.quantized_shapes(byref(spec_struct), rows, cols, given.device, byref(out)))
     kind = kind_of(x)
-    made = [
+    values, scale, zero_point, own_global_scale = (
         empty(kind, shape.dtype, tuple(shape.shape[: shape.num_dims]), shape.device)
         if shape.num_dims >= 0
         else None
         for shape in shapes
-    ]
-    quantized = Quantized(spec, *made)
+    )
+    quantized = Quantized(spec, values, scale, zero_point, own_global_scale, kind)
     check(
         lib.quantize(
             given,
@@ -185,7 +187,10 @@ def dequantize(q: Quantized, dtype: Any = "f32", *, out: Any = None, stream: Any
     if out is None:
         values = struct.values.contents
         out = empty(
-            kind_of(q.scale), dtype_code(dtype), (values.shape[0], values.shape[1]), values.device
+            q.kind or kind_of(q.scale),
+            dtype_code(dtype),
+            (values.shape[0], values.shape[1]),
+            values.device,
         )
     check(lib.dequantize(struct, spec, view(out), stream_handle(stream, q.scale)))
     return out
@@ -214,11 +219,11 @@ class QuantOperand:
     power_of_two_scale: bool = False
     """fp8 activations in blocks: scales are rounded up to powers of two."""
 
-    def storage(self) -> int | None:
+    def _storage(self) -> int | None:
         """The type of values that are given as bytes."""
         return None if self.format is None else _STORAGE.get(self.format)
 
-    def struct(self) -> s.QuantOperand:
+    def _struct(self) -> s.QuantOperand:
         rows, cols = self.group or (0, 0)
         scale_type = None if self.format is None else _scale_code(self.format)
         tensors = {

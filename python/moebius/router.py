@@ -46,7 +46,7 @@ class RouterConfig:
     tensor_core_logits: bool = False
     """GPUs, bf16: sums in the order of the tensor cores."""
 
-    def struct(self, num_experts: int, topk: int) -> s.RouterConfig:
+    def _struct(self, num_experts: int, topk: int) -> s.RouterConfig:
         if self.scoring not in _SCORINGS:
             raise InvalidArgument(f"scoring is {self.scoring}, expected one of {', '.join(_SCORINGS)}")
         if self.routed_scaling_factor == 0:
@@ -102,7 +102,7 @@ class Router(Handle):
         self.num_experts = num_experts
         self.topk = topk
         self.config = config
-        self._handle = create(lib.router_create, config.struct(num_experts, topk), weights, where)
+        self._handle = create(lib.router_create, config._struct(num_experts, topk), weights, where)
 
     def logits(self, hidden: SupportsDLPack, *, out: Any = None, stream: Any = None) -> Any:
         """hidden [T, H] f32, bf16 or f16 -> logits f32 [T, E]."""

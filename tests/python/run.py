@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs files of tests with pytest for ctest: `run.py FILE...`.
+
+Exits with 77, which ctest reports as skipped, where pytest or numpy are missing, or where every
+test was skipped."""
+import importlib.util
+import sys
+
+missing = [name for name in ("pytest", "numpy") if importlib.util.find_spec(name) is None]
+if missing:
+    print(f"skipped: {sys.executable} has no {' and no '.join(missing)}")
+    sys.exit(77)
+
+import pytest  # noqa: E402
+
+
+class Counts:
+    """Counts how tests end."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.skipped = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed
+        self.skipped += report.skipped
+
+
+counts = Counts()
+options = ["-q", "-rs", "-p", "no:cacheprovider"]
+code = pytest.main([*options, *sys.argv[1:]], plugins=[counts])
+sys.exit(77 if code == 0 and counts.skipped and not counts.passed else int(code))
