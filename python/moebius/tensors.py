@@ -260,10 +260,14 @@ def from_array(kind: Any, array: Array) -> Any:
 
 
 def borrowed(kind: Any, tensor: s.Tensor) -> Any:
-    """A tensor that the library lends to a callback, as one of a kind; on a GPU it is torch's."""
-    if tensor.device.type == s.CUDA and "torch" in sys.modules:
+    """A tensor that the library lends to a callback, as one of a kind; on a GPU it is torch's.
+    Where the kind has no such type it is numpy's or, as the last resort, an Array."""
+    on_gpu = tensor.device.type == s.CUDA
+    if on_gpu and "torch" in sys.modules:
         kind = _module("_torch")
     x = kind.from_tensor(tensor, None)
+    if x is None and not on_gpu and "numpy" in sys.modules:
+        x = _module("_numpy").from_tensor(tensor, None)
     if x is None:
         x = Array.__new__(Array)
         x._tensor, x._is_borrowed = s.Tensor.from_buffer_copy(tensor), True
