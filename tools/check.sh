@@ -9,8 +9,8 @@ usage() {
 Usage: tools/check.sh [BASE]
 
 Run this before a commit. It checks the format of all sources and the include arrows, compiles every
-host source with clang (-fsyntax-only, tools/check_syntax.py), and runs clang-tidy on the host sources
-(src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is named and passed
+host source with clang (-fsyntax-only, tools/check_syntax.py), checks the types of the Python package
+with mypy, and runs clang-tidy on the host sources (src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is named and passed
 over.
 HELP
 }
@@ -40,6 +40,15 @@ if command -v python3 >/dev/null; then
   python3 tools/check_syntax.py || status=1
 else
   echo "check: python3 is not installed, include arrows are not checked and nothing is compiled"
+fi
+
+# The types of the package and of what uses it. The package is found by its path alone, so that nothing has to be
+# installed; numpy and torch may be missing.
+if command -v mypy >/dev/null; then
+  MYPYPATH=python mypy --strict --python-version 3.9 --no-error-summary -p moebius || status=1
+  mypy --strict --python-version 3.9 --no-error-summary tools/make_wheel.py || status=1
+else
+  echo "check: mypy is not installed, the types of the Python package are not checked"
 fi
 
 if ! command -v clang-tidy >/dev/null; then

@@ -29,6 +29,8 @@ optional=(
 command -v npm >/dev/null || optional+=(nodejs npm)  # for the page of --report
 tests_required=(libgtest-dev)
 tests_optional=(libbenchmark-dev chromium)
+# The Python package is tested with these; its type hints are checked with mypy.
+tests_optional+=(python3-numpy python3-pytest python3-torch python3-venv mypy)
 
 list=0
 tests=1

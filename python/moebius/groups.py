@@ -3,6 +3,7 @@
 """Groups: one rank's handle on its peers."""
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char, c_void_p, create_string_buffer, memmove, string_at
@@ -100,8 +101,7 @@ class Group(Handle):
         """A group of the processes of a torch.distributed process group of any backend, which must
         be processes of one machine; None is the default group.  It is used in this call only.
         Collective."""
-        import torch.distributed as dist
-
+        dist: Any = importlib.import_module("torch.distributed")
         if not dist.is_initialized():
             raise InvalidArgument("torch.distributed is not initialised: call init_process_group()")
         rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
@@ -110,8 +110,7 @@ class Group(Handle):
 
         def all_gather(data: bytes) -> list[bytes]:
             parts: list[Any] = [None] * size
-            gather: Any = dist.all_gather_object
-            gather(parts, data, group=process_group)
+            dist.all_gather_object(parts, data, group=process_group)
             return parts
 
         return Group.processes(

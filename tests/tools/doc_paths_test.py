@@ -8,7 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Paths in backquotes that begin with a folder of the project; patterns such as src/<stage> are left out.
-PATH = re.compile(r"`((?:src|include|tests|bench|examples|tools|docs|web|cmake)/[\w./-]+)`")
+PATH = re.compile(r"`((?:src|include|tests|bench|examples|tools|docs|web|cmake|python)/[\w./-]+)`")
 
 
 def text_of(name):
