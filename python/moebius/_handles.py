@@ -3,13 +3,16 @@
 """Objects that own a handle of the library."""
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
 
 from .errors import InvalidArgument, check
 
+H = TypeVar("H", bound="Handle")
+
 
 class Handle:
-    """Owns a handle, which ends with the object or with close()."""
+    """Owns a handle, which ends with the object, with close(), or with the block of a `with`."""
 
     _destroy: ClassVar[Any]
     _handle: int | None = None
@@ -25,6 +28,17 @@ class Handle:
         handle, self._handle = self._handle, None
         if handle is not None:
             check(self._destroy(handle))
+
+    def __enter__(self: H) -> H:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __del__(self) -> None:
         handle, self._handle = self._handle, None

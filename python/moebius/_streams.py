@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._library import lib
-from .errors import create
+from .errors import check, create
 
 # Handles on streams of others, which are kept for good, since calls keep scratch memory in them.
 _wrapped: dict[tuple[int, int], int] = {}
@@ -16,9 +16,9 @@ def wrapped_stream(index: int, cuda_stream: int) -> int:
     """The handle of a cudaStream_t of GPU `index`."""
     handle = _wrapped.get((index, cuda_stream))
     if handle is None:
-        handle = create(lib.stream_wrap_cuda, cuda_stream, index)
-        assert handle is not None
-        _wrapped[index, cuda_stream] = handle
+        handle = _wrapped.setdefault(
+            (index, cuda_stream), create(lib.stream_wrap_cuda, cuda_stream, index) or 0
+        )
     return handle
 
 
@@ -50,8 +50,6 @@ class Stream:
 
     def synchronize(self) -> None:
         """Waits until all work that was enqueued is done."""
-        from .errors import check
-
         check(lib.stream_synchronize(self._handle))
 
     def __del__(self, destroy: Any = lib.stream_destroy) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char, c_void_p, create_string_buffer, memmove, string_at
 from types import TracebackType
-from typing import Any, Optional, Type
+from typing import Any, Optional
 
 from . import _structs as s
 from ._callbacks import guarded, watch_signals
@@ -232,12 +232,9 @@ class Group(Handle):
         """Goes on without a rank, or takes it back; every live rank makes the same call."""
         check(lib.group_set_dead(self._get(), rank, is_dead))
 
-    def __enter__(self) -> Group:
-        return self
-
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
+        kind: Optional[type[BaseException]],
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:

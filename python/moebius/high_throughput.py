@@ -249,7 +249,8 @@ class HighThroughput(Handle):
     ) -> Pending[Dispatched]:
         """The same, and the options are the same, but rows are on their way when it returns."""
         call = _Dispatch(self._get(), payloads, topk_ids, topk_weights, **options)
-        return Pending(call.make(lib.high_throughput_dispatch_start), call.result, call)
+        handle = call.make(lib.high_throughput_dispatch_start)
+        return Pending(handle, call.result, call, call.is_async)
 
     def dispatch_cached(
         self,
@@ -321,7 +322,7 @@ class HighThroughput(Handle):
         """The same, and the options are the same, but rows are on their way when it returns."""
         call = _Combine(self._get(), x, **options)
         handle = call.make(lib.high_throughput_combine_start, dispatched._get())
-        return Pending(handle, call.result, (call, dispatched))
+        return Pending(handle, call.result, (call, dispatched), call.is_async)
 
     def set_sms(self, dispatch_sms: int, combine_sms: int) -> None:
         """Changes what the next calls use on GPUs; ranks may differ."""
@@ -357,6 +358,7 @@ class _Dispatch:
         topk_ids_into: Any = None,
         topk_weights_into: Any = None,
         previous_event: Optional[int] = None,
+        is_async: bool = False,
         stream: Any = None,
         **options: Any,
     ) -> None:
@@ -367,6 +369,7 @@ class _Dispatch:
         if into is not None and len(into) != len(given):
             raise InvalidArgument(f"into has {len(into)} tensors, expected {len(given)}")
         self._transport = transport
+        self.is_async = is_async
         self._num_payloads = len(given)
         self._kind = kind_of(given[0] if given else first)
         self._stream = stream_handle(stream, first)
@@ -378,6 +381,7 @@ class _Dispatch:
             topk_weights=view_pointer(topk_weights),
             layout=optional_handle(layout),
             previous_cuda_event=previous_event,
+            is_async=is_async,
             payloads_into=None if into is None else _pointers(list(into)),
             topk_ids_into=view_pointer(topk_ids_into),
             topk_weights_into=view_pointer(topk_weights_into),
@@ -411,6 +415,7 @@ class _Combine:
     ) -> None:
         if len(bias) > 2:
             raise InvalidArgument(f"bias has {len(bias)} tensors, expected at most 2")
+        self.is_async = is_async
         self._transport = transport
         self._kind = kind_of(x)
         self._stream = stream_handle(stream, x)

@@ -386,9 +386,3 @@ class LayerCall(Handle):
         """Steps through the call; the body of the loop runs while rows travel."""
         while self.step():
             yield
-
-    def __enter__(self) -> LayerCall:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

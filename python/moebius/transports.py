@@ -116,9 +116,12 @@ class Pending(Handle, Generic[R]):
 
     _destroy = lib.pending_destroy
 
-    def __init__(self, handle: int, make: Callable[[int], R], keep: Any) -> None:
+    def __init__(
+        self, handle: int, make: Callable[[int], R], keep: Any, is_async: bool = False
+    ) -> None:
         self._handle = handle
         self._make = make
+        self._is_async = is_async
         self._keep = keep  # what the transfer reads and writes
 
     def hook(self) -> None:
@@ -126,11 +129,14 @@ class Pending(Handle, Generic[R]):
         check(lib.pending_hook(self._get()))
 
     def finish(self) -> R:
-        """Completes the transfer and hands over its result, once."""
+        """Completes the transfer and hands over its result, once.  The stream waits for it unless
+        the transfer was started with is_async."""
         handle = create(lib.pending_finish, self._get())
         if handle is None:
             raise InvalidArgument("the transfer gave no result")
         result = self._make(handle)
+        if not self._is_async:
+            result.wait()
         self.close()
         self._keep = None
         return result

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs files of tests with pytest for ctest: `run.py FILE...`.
+"""Runs files of tests with pytest for ctest: `run.py FILE...`, or a program: `run.py --program FILE`.
 
 Exits with 77, which ctest reports as skipped, where pytest or numpy are missing, or where every
 test was skipped."""
 import importlib.util
+import subprocess
 import sys
 
-missing = [name for name in ("pytest", "numpy") if importlib.util.find_spec(name) is None]
+is_program = sys.argv[1] == "--program"
+needed = ("numpy",) if is_program else ("pytest", "numpy")
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
 if missing:
     print(f"skipped: {sys.executable} has no {' and no '.join(missing)}")
     sys.exit(77)
+if is_program:
+    sys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))
 
 import pytest  # noqa: E402
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -211,6 +212,25 @@ def test_processes_meet_by_torch_distributed(tmp_path: Path, monkeypatch: Any) -
     for rank, out in enumerate(outs):
         pair = gathered[rank // 2 * 2 : rank // 2 * 2 + 2]
         assert out.strip() == f"{rank} {gathered} {rank % 2} {pair}"
+
+
+MPI = """
+import moebius
+with moebius.Group.mpi(timeout=60) as group:
+    print(group.kind, group.size, group.all_gather(b"%d" % group.rank))
+"""
+
+
+def test_processes_meet_by_mpi() -> None:
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec is None:
+        pytest.skip("mpiexec is not installed")
+    command = [mpiexec, "-n", "2", sys.executable, "-c", MPI]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    if "Unsupported" in out.stderr:
+        pytest.skip("this build has no MPI")
+    assert out.returncode == 0, out.stderr
+    assert out.stdout == "mpi 2 [b'0', b'1']\n" * 2
 
 
 @pytest.mark.skipif(torch is None, reason="torch is not installed")
