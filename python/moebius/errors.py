@@ -56,6 +56,9 @@ class CommError(Error):
         return type(self), (str(self), self.rank, self.peer, self.peer_is_silent)
 
 
+for _class in (Error, InvalidArgument, Unsupported, CudaError, OutOfMemory, CommError):
+    _class.__module__ = "moebius"  # the name by which users know them
+
 _CLASSES: dict[int, type[Error]] = {
     s.INVALID_ARGUMENT: InvalidArgument,
     s.UNSUPPORTED: Unsupported,

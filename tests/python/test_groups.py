@@ -38,7 +38,7 @@ def run_program(program: str, *, size: int = 1, seconds: float = 90) -> list[str
         for process in processes:
             process.kill()
     for process, (_, err) in zip(processes, results):
-        assert process.returncode == 0, err
+        assert process.returncode == 0 and "Exception ignored" not in err, err
     return [out for out, _ in results]
 
 
@@ -320,6 +320,36 @@ print("end")
     begin = time.time()
     assert run_program(program) == ["end\n"]
     assert time.time() - begin < 20
+
+
+def test_a_program_ends_with_objects_alive() -> None:
+    program = """
+import gc, threading
+import numpy as np
+import moebius
+gc.disable()
+moebius.set_setting("MOEBIUS_LOG", "dispatch")
+moebius.log_to_logging()
+group = moebius.Group.threads(2)[0]
+alone = moebius.Group.processes(0, 1, lambda data: [data])
+transports = moebius.Transports(alone)
+w1, w2 = np.ones((4, 32, 32), "f4"), np.ones((4, 32, 16), "f4")
+hidden = np.ones((2, 32), "f4")
+layer = moebius.MoeLayer(
+    w1, w2, topk=2, num_experts=4, group=alone, transports=transports,
+    routing=lambda hidden, ids, weights: (ids.fill(0), weights.fill(1)),
+)
+call = layer.start(moebius.Array.from_numpy(hidden))
+call.step()
+rows = moebius.HighThroughput(alone, 4).dispatch(hidden, np.zeros((2, 2), "i4")).x
+experts = moebius.Experts(w1, w2, topk=2)
+capsule = moebius.Array.empty((4,)).__dlpack__()
+loop = [layer, experts]
+loop.append(loop)
+print("end")
+"""
+    assert run_program(program) == ["end\n"]
+    assert run_program("import sys, numpy\n" + program + "sys.exit(0)") == ["end\n"]
 
 
 def test_one_thread_at_a_time_may_use_a_group() -> None:

@@ -233,6 +233,31 @@ def test_placements_say_where_experts_live() -> None:
     run_threads(body, 2)
 
 
+def test_experts_may_be_sharded_over_ranks() -> None:
+    hidden = MODEL.tokens(6)[0]
+
+    def body(group: moebius.Group) -> None:
+        half = slice(group.rank * 16, group.rank * 16 + 16)
+        gate, up = np.split(MODEL.w1, 2, axis=1)
+        w1 = np.concatenate([gate[:, half], up[:, half]], axis=1)
+        layer = moebius.MoeLayer(
+            w1,
+            np.ascontiguousarray(MODEL.w2[:, :, half]),
+            topk=2,
+            num_experts=8,
+            gate=MODEL.gate,
+            router=CONFIG,
+            intermediate=32,
+            group=group,
+            backend="none",
+            tp_size=2,
+            expert_parallel=False,
+        )
+        assert relative_error(layer(hidden), expected_of(hidden)) < 1e-2
+
+    run_threads(body, 2)
+
+
 def test_low_latency_layers_go_on_without_a_rank() -> None:
     def body(group: moebius.Group) -> None:
         layer = make(group, backend="low_latency", format="batched")
