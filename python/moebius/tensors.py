@@ -65,6 +65,7 @@ class Array(Handle):
         self._handle = handle
         self._tensor = s.Tensor()
         check(lib.array_view(handle, byref(self._tensor)))
+        self._tensor.strides = (0, 0, 0, 0)  # contiguous, as every array is
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any = "f32", device: Any = "cpu") -> Array:

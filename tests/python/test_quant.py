@@ -57,6 +57,12 @@ def test_values_may_come_back_as_bytes() -> None:
     quantized.scale = quantized.scale.bits().copy()
     assert quantized.values.dtype == np.uint8 and quantized.values.shape == (6, 128)
     np.testing.assert_array_equal(moebius.dequantize(quantized), expected)
+    quantized.values = moebius.Array.from_numpy(quantized.values)
+    assert quantized.values.dtype == "u8"
+    np.testing.assert_array_equal(moebius.dequantize(quantized), expected)
+    quantized.values = np.zeros((6, 256), np.uint8)[:, ::2]
+    with pytest.raises(moebius.InvalidArgument, match="bytes of f4e2m1 are not contiguous"):
+        moebius.dequantize(quantized)
 
 
 def test_what_does_not_fit_is_refused() -> None:
