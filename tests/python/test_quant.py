@@ -127,6 +127,25 @@ def test_experts_compute_on_quantized_weights(spec: QuantSpec, group: Any) -> No
     assert relative_error(experts(hidden, ids, weights), expected) < (0.06 if activation else 1e-2)
 
 
+def test_experts_compute_on_blocks_of_fp8() -> None:
+    model = Weights(experts=2, hidden=256, intermediate=128)
+    hidden, ids, weights = model.tokens(5)
+    spec = QuantSpec("fp8", (128, 128))
+    values, scales, decoded = [], [], []
+    for w in (model.w1, model.w2):
+        parts = [moebius.quantize(w[expert], spec) for expert in range(2)]
+        values.append(np.stack([part.values.bits() for part in parts]))
+        scales.append(np.stack([part.scale for part in parts]))
+        decoded.append(np.stack([moebius.dequantize(part) for part in parts]))
+    quant = QuantConfig.of_weights(
+        "fp8", *scales, group=(128, 128), activation="fp8", activation_group=(1, 128)
+    )
+    quant.a1.power_of_two_scale = quant.a2.power_of_two_scale = True
+    experts = moebius.Experts(*values, topk=2, dtype="f32", quant=quant)
+    expected = reference_experts(*decoded, hidden, ids, weights)
+    assert relative_error(experts(hidden, ids, weights), expected) < 0.06
+
+
 def test_biases_are_added() -> None:
     model = Weights()
     hidden, ids, weights = model.tokens(3)
