@@ -64,6 +64,13 @@ class _Frame:
         self.input_ref, self.input_with_ids_ref = byref(self.input), byref(self.input_with_ids)
         self.out_ref = byref(self.out)
 
+    def fill_ids(self, topk_ids: Any, topk_weights: Any) -> None:
+        if topk_ids is None or topk_weights is None:
+            missing, given = ("topk_ids", "topk_weights")[:: 1 if topk_ids is None else -1]
+            raise InvalidArgument(f"{missing} is not given, expected one beside {given}")
+        kind_of(topk_ids).fill(self.ids, topk_ids)
+        kind_of(topk_weights).fill(self.weights, topk_weights)
+
 
 class MoeLayer(Handle):
     """A layer of experts, from a checkpoint or from tensors.
@@ -246,8 +253,7 @@ class MoeLayer(Handle):
             given: Any = frame.input_ref
         else:
             given = frame.input_with_ids_ref
-            kind_of(topk_ids).fill(frame.ids, topk_ids)
-            kind_of(topk_weights).fill(frame.weights, topk_weights)
+            frame.fill_ids(topk_ids, topk_weights)
         if lora_ids is not None or kernel is not None or microbatch:
             given = self._full_input(frame, topk_ids is not None, lora_ids, kernel, microbatch)
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
@@ -297,8 +303,7 @@ class MoeLayer(Handle):
         kind.fill(frame.hidden, hidden)
         has_ids = topk_ids is not None or topk_weights is not None
         if has_ids:
-            kind_of(topk_ids).fill(frame.ids, topk_ids)
-            kind_of(topk_weights).fill(frame.weights, topk_weights)
+            frame.fill_ids(topk_ids, topk_weights)
         input = self._full_input(frame, has_ids, lora_ids, kernel, microbatch)
         where = stream_handle(stream, hidden)
         self._kind = kind

@@ -57,8 +57,10 @@ def test_ids_and_weights_may_come_from_elsewhere() -> None:
     assert relative_error(layer(hidden, ids.astype(np.int64), weights), expected) < 1e-2
     with pytest.raises(moebius.InvalidArgument):
         layer(hidden)
-    with pytest.raises(moebius.InvalidArgument):
+    with pytest.raises(moebius.InvalidArgument, match="topk_weights is not given"):
         layer(hidden, ids)
+    with pytest.raises(moebius.InvalidArgument, match="topk_ids is not given"):
+        layer.start(hidden, None, weights)
     assert layer(hidden, ids, weights, out=hidden) is hidden
     assert relative_error(hidden, expected) < 1e-2
 
@@ -310,6 +312,30 @@ def test_results_outlive_their_layer() -> None:
     gc.collect()
     assert isinstance(out, moebius.Array)
     np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_threads_that_use_a_layer_at_once_never_get_wrong_results() -> None:
+    layer = make()
+    inputs = [MODEL.tokens(1 + index)[0] for index in range(4)]
+    expected = [layer(hidden) for hidden in inputs]
+    wrong: list[Any] = []
+
+    def run(index: int) -> None:
+        for _ in range(300):
+            try:
+                if (layer(inputs[index]) != expected[index]).any():
+                    wrong.append("values")
+            except moebius.InvalidArgument:
+                pass  # another thread was using it
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_the_gil_is_released() -> None:
