@@ -7,13 +7,12 @@
         python3 bench/python/call_cost.py [--device cuda] [--json FILE]
 
 The layer is a small one with one token, so that its own time does not hide what Python adds.  Each
-figure is the median of 15 runs, in us per call."""
+figure is the least of 15 runs, in us per call, since other programs of the machine only add to it."""
 from __future__ import annotations
 
 import argparse
 import ctypes
 import json
-import statistics
 import tempfile
 import timeit
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from moebius.tensors import kind_of
 
 
 def time_us(calls: list[Callable[[], Any]], number: int, wait: Callable[[], Any]) -> list[float]:
-    """The median of each call, with runs by turns."""
+    """The least time of each call, with runs by turns."""
     runs: list[list[float]] = [[] for _ in calls]
     for _ in range(15):
         for call, times in zip(calls, runs):
@@ -35,7 +34,7 @@ def time_us(calls: list[Callable[[], Any]], number: int, wait: Callable[[], Any]
             wait()
             times.append(timeit.timeit(call, number=number) / number * 1e6)
             wait()
-    return [statistics.median(times) for times in runs]
+    return [min(times) for times in runs]
 
 
 def measure(

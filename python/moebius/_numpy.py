@@ -54,7 +54,8 @@ def _code_of(x: Any) -> int:
     return code
 
 
-def fill(tensor: s.Tensor, x: Any) -> None:
+def fill(tensor: s.Tensor, x: Any) -> Any:
+    """Sets the struct to the array; what comes back must live as long as the struct is used."""
     code = _codes.get(x.dtype)
     if code is None:
         code = _code_of(x)
@@ -63,7 +64,7 @@ def fill(tensor: s.Tensor, x: Any) -> None:
     if flags.c_contiguous:
         if flags.writeable and x.size:  # a quarter of the time of the other way below
             pack(tensor, addressof(from_buffer(x)), code, s.CPU, 0, 0, x.shape, strides)
-            return
+            return x
     else:
         size = x.itemsize
         strides = tuple(stride // size for stride in x.strides)
@@ -71,7 +72,6 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         if not any(strides) or any(stride % size for stride in x.strides):
             x = np.ascontiguousarray(x)
             strides = NO_STRIDES
-        tensor.keep = x
     pack(
         tensor,
         x.__array_interface__["data"][0],
@@ -82,6 +82,7 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         x.shape,
         strides,
     )
+    return x
 
 
 def empty(code: int, shape: tuple[int, ...], device: s.Device) -> Any:

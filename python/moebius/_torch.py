@@ -34,7 +34,8 @@ def dtype_of(code: int) -> Any:
     return _dtypes.get(code)
 
 
-def fill(tensor: s.Tensor, x: Any) -> None:
+def fill(tensor: s.Tensor, x: Any) -> Any:
+    """Sets the struct to the tensor; what comes back must live as long as the struct is used."""
     dtype = x.dtype
     code = _codes.get(dtype)
     shape: tuple[int, ...] = x.shape
@@ -43,7 +44,7 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         strides = x.stride()
         # Strides that are all 0 would mean contiguous rows.
         if code is None or not any(strides):
-            x = tensor.keep = x.contiguous()
+            x = x.contiguous()
             strides = NO_STRIDES
     if code is None:
         if dtype is not _pairs:
@@ -56,6 +57,7 @@ def fill(tensor: s.Tensor, x: Any) -> None:
         pack(tensor, x.data_ptr(), code, s.CPU, 0, 0, shape, strides)
     else:
         raise Unsupported(f"a torch tensor is on {x.device}, expected cpu or cuda")
+    return x
 
 
 def device_of(device: s.Device) -> Any:
@@ -73,6 +75,8 @@ def empty(code: int, shape: tuple[int, ...], device: s.Device) -> Any:
 
 
 def empty_like(x: Any) -> Any:
+    if x.is_contiguous():
+        return torch.empty_like(x)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

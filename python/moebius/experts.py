@@ -128,8 +128,8 @@ class _Frame:
 
     def __init__(self) -> None:
         self.hidden, self.ids, self.weights, self.map, self.out = (s.Tensor() for _ in range(5))
-        self.tensors = (self.hidden, self.ids, self.weights, self.map, self.out)
-        self.refs: tuple[Any, ...] = tuple(byref(tensor) for tensor in self.tensors)
+        tensors = (self.hidden, self.ids, self.weights, self.map, self.out)
+        self.refs: tuple[Any, ...] = tuple(byref(tensor) for tensor in tensors)
 
 
 class Experts(Handle):
@@ -222,19 +222,19 @@ class Experts(Handle):
         kind = kind_of(hidden)
         if out is None:
             out = kind.empty_like(hidden)
-        kind.fill(frame.hidden, hidden)
-        kind_of(topk_ids).fill(frame.ids, topk_ids)
-        kind_of(topk_weights).fill(frame.weights, topk_weights)
-        kind_of(out).fill(frame.out, out)
+        keep = (
+            kind.fill(frame.hidden, hidden),
+            kind_of(topk_ids).fill(frame.ids, topk_ids),
+            kind_of(topk_weights).fill(frame.weights, topk_weights),
+            kind_of(out).fill(frame.out, out),
+            None if expert_map is None else kind_of(expert_map).fill(frame.map, expert_map),
+        )
         a, b, c, d, e = frame.refs
-        if expert_map is None:
-            d = None
-        else:
-            kind_of(expert_map).fill(frame.map, expert_map)
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
-        check(lib.experts_forward(self._handle, a, b, c, d, e, where))
-        for tensor in frame.tensors:
-            tensor.keep = None
+        check(
+            lib.experts_forward(self._handle, a, b, c, None if expert_map is None else d, e, where)
+        )
+        del keep
         self._frames.append(frame)
         return out
 

@@ -57,19 +57,21 @@ class _Frame:
 
     def __init__(self) -> None:
         self.hidden, self.ids, self.weights, self.out = (s.Tensor() for _ in range(4))
-        self.tensors = (self.hidden, self.ids, self.weights, self.out)
         hidden, ids, weights = pointer(self.hidden), pointer(self.ids), pointer(self.weights)
         self.input = s.LayerInput(hidden=hidden)
         self.input_with_ids = s.LayerInput(hidden=hidden, topk_ids=ids, topk_weights=weights)
         self.input_ref, self.input_with_ids_ref = byref(self.input), byref(self.input_with_ids)
         self.out_ref = byref(self.out)
 
-    def fill_ids(self, topk_ids: Any, topk_weights: Any) -> None:
+    def fill_ids(self, topk_ids: Any, topk_weights: Any) -> Any:
+        """Gives what must live as long as the structs are used."""
         if topk_ids is None or topk_weights is None:
             missing, given = ("topk_ids", "topk_weights")[:: 1 if topk_ids is None else -1]
             raise InvalidArgument(f"{missing} is not given, expected one beside {given}")
-        kind_of(topk_ids).fill(self.ids, topk_ids)
-        kind_of(topk_weights).fill(self.weights, topk_weights)
+        return (
+            kind_of(topk_ids).fill(self.ids, topk_ids),
+            kind_of(topk_weights).fill(self.weights, topk_weights),
+        )
 
 
 class MoeLayer(Handle):
@@ -245,23 +247,24 @@ class MoeLayer(Handle):
         kind = kind_of(hidden)
         if out is None:
             out = kind.empty_like(hidden)
-            kind.fill(frame.out, out)
+            kind.fill(frame.out, out)  # which needs nothing else to live
+            keep_out = None
         else:
-            kind_of(out).fill(frame.out, out)
-        kind.fill(frame.hidden, hidden)
+            keep_out = kind_of(out).fill(frame.out, out)
+        keep = kind.fill(frame.hidden, hidden)
         if topk_ids is None and topk_weights is None:
             given: Any = frame.input_ref
+            keep_ids = None
         else:
             given = frame.input_with_ids_ref
-            frame.fill_ids(topk_ids, topk_weights)
+            keep_ids = frame.fill_ids(topk_ids, topk_weights)
         if lora_ids is not None or kernel is not None or microbatch:
             given = self._full_input(frame, topk_ids is not None, lora_ids, kernel, microbatch)
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
         if self._has_callbacks:
             self._kind = kind
         check(lib.layer_forward(self._handle, given, frame.out_ref, where))
-        for tensor in frame.tensors:
-            tensor.keep = None
+        del keep, keep_ids, keep_out
         self._frames.append(frame)
         return out
 
@@ -299,18 +302,15 @@ class MoeLayer(Handle):
         kind = kind_of(hidden)
         if out is None:
             out = kind.empty_like(hidden)
-        kind_of(out).fill(frame.out, out)
-        kind.fill(frame.hidden, hidden)
+        keep = [kind_of(out).fill(frame.out, out), kind.fill(frame.hidden, hidden)]
         has_ids = topk_ids is not None or topk_weights is not None
         if has_ids:
-            frame.fill_ids(topk_ids, topk_weights)
+            keep.append(frame.fill_ids(topk_ids, topk_weights))
         input = self._full_input(frame, has_ids, lora_ids, kernel, microbatch)
         where = stream_handle(stream, hidden)
         self._kind = kind
         handle = create(lib.layer_start, self._get(), input, frame.out_ref, where)
-        return LayerCall(
-            handle or 0, out, (self, frame, input, hidden, topk_ids, topk_weights, lora_ids)
-        )
+        return LayerCall(handle or 0, out, (self, input, keep))
 
     def update(
         self,

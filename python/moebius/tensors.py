@@ -169,12 +169,12 @@ class _Arrays:
     """The kind of Array, and of all tensors that are neither numpy's nor torch's."""
 
     @staticmethod
-    def fill(tensor: s.Tensor, x: Any) -> None:
+    def fill(tensor: s.Tensor, x: Any) -> Any:
         array = x if isinstance(x, Array) else Array.from_dlpack(x)
         if not array._is_borrowed:
             array._get()
         memmove(byref(tensor), byref(array._tensor), sizeof(tensor))
-        tensor.keep = array
+        return array
 
     @staticmethod
     def empty(code: int, shape: tuple[int, ...], device: s.Device) -> Any:
@@ -234,8 +234,7 @@ def _learn_kind(x: Any) -> Any:
 def view(x: Any) -> s.Tensor:
     """The tensor as a struct that keeps it alive."""
     tensor = s.Tensor()
-    tensor.keep = x
-    kind_of(x).fill(tensor, x)
+    tensor.keep = kind_of(x).fill(tensor, x)
     return tensor
 
 
