@@ -45,7 +45,8 @@ class Stream:
 
     @staticmethod
     def wrap(cuda_stream: int, index: int = 0) -> Stream:
-        """A cudaStream_t of somebody else's, as a number."""
+        """A cudaStream_t of somebody else's, as a number.  Its handle is kept for good, so the
+        stream must not be destroyed while the library is in use; streams of torch never are."""
         return Stream(wrapped_stream(index, cuda_stream), f"cuda:{index}", owned=False)
 
     def synchronize(self) -> None:
