@@ -81,6 +81,8 @@ class Array(Handle):
         is not copied unless it is read-only or not contiguous."""
         numpy = _module("_numpy").np
         x = numpy.asarray(x)
+        if dtype is None and x.dtype.type.__module__ != "numpy":
+            dtype = x.dtype.name  # one of ml_dtypes, which numpy cannot lend by itself
         if dtype is not None:
             rows = numpy.ascontiguousarray(x).reshape(x.shape or (1,))
             x = rows.view(numpy.uint8)

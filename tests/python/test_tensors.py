@@ -202,6 +202,27 @@ def test_the_kind_of_the_caller_comes_back() -> None:
     assert all(isinstance(x, moebius.Array) for x in router.select(given))
 
 
+def test_types_of_ml_dtypes_are_known_once_it_is_loaded() -> None:
+    # A stand-in whose bfloat16 is two bytes without a meaning of their own.
+    program = """
+import sys, types
+import numpy as np
+import moebius
+random = np.random.default_rng(0)
+w1, w2 = random.random((4, 32, 64), "f4"), random.random((4, 64, 16), "f4")
+experts = moebius.Experts(w1, w2, topk=1, dtype="bf16")
+bits = np.full((3, 64), 0x3F80, np.uint16)
+given = (np.zeros((3, 1), np.int32), np.ones((3, 1), np.float32))
+out = experts(moebius.Array.from_numpy(bits, "bf16"), *given)
+assert isinstance(out, moebius.Array)
+sys.modules["ml_dtypes"] = types.SimpleNamespace(bfloat16=np.dtype("V2"))
+again = experts(bits.view("V2"), *given)
+print(again.dtype, (again.view(np.uint16) == out.bits()).all(), out.numpy().dtype)
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (out.stdout, out.stderr) == ("|V2 True |V2\n", "")
+
+
 def test_neither_numpy_nor_torch_is_needed() -> None:
     program = """
 import sys
