@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import socket
 import tempfile
 from typing import Any
@@ -83,6 +84,8 @@ def main() -> None:
         if os.environ["RANK"] == "0":
             moebius.make_model("tiny", folder)
         run_with_torch(int(os.environ["RANK"]), 0, folder)
+        if os.environ["RANK"] == "0":
+            shutil.rmtree(folder)
         return
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
