@@ -33,13 +33,14 @@ def state() -> dict[str, int]:
     gc.collect()
     moebius.trim_memory()
     statistics = moebius.memory_statistics()
+    mappings = Path("/proc/self/maps").read_text()
     return {
         "blocks": statistics.num_blocks,
         "block bytes": statistics.bytes,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "shared memory": len(os.listdir("/dev/shm")),
-        "mappings of files": Path("/proc/self/maps").read_text().count("/"),
+        "shared memory": mappings.count("memfd:moebius"),
+        "mappings of files": mappings.count("/"),
     }
 
 
