@@ -196,10 +196,11 @@ class MoeLayer(Handle):
         self, options: dict[str, Any], group: Optional[Group], function: Any, *arguments: Any
     ) -> None:
         *source, where = arguments
-        self._kind: Any = None  # of the call under way
         self._options = LayerOptions(**options)
-        # The struct holds the callbacks.
-        self._options_struct = self._options._struct(lambda: self._kind)
+        # The kind of tensors of the call under way, for callbacks.  They have this list rather than
+        # the layer, which would otherwise refer to itself.
+        self._kind: list[Any] = [None]
+        self._options_struct = self._options._struct(self._kind)  # which holds the callbacks
         self._has_callbacks = (self._options.routing or self._options.shared_experts) is not None
         self._handle = create(
             function, *source, self._options_struct, optional_handle(group), where
@@ -262,7 +263,7 @@ class MoeLayer(Handle):
             given = self._full_input(frame, topk_ids is not None, lora_ids, kernel, microbatch)
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
         if self._has_callbacks:
-            self._kind = kind
+            self._kind[0] = kind
         check(lib.layer_forward(self._handle, given, frame.out_ref, where))
         del keep, keep_ids, keep_out
         self._frames.append(frame)
@@ -308,7 +309,7 @@ class MoeLayer(Handle):
             keep.append(frame.fill_ids(topk_ids, topk_weights))
         input = self._full_input(frame, has_ids, lora_ids, kernel, microbatch)
         where = stream_handle(stream, hidden)
-        self._kind = kind
+        self._kind[0] = kind
         handle = create(lib.layer_start, self._get(), input, frame.out_ref, where)
         return LayerCall(handle or 0, out, (self, input, keep))
 

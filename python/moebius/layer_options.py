@@ -116,9 +116,9 @@ class LayerOptions:
     shared_experts: Optional[SharedExperts] = None
     """Replaces the shared experts: shared_experts(hidden, output) sets output [T, H]."""
 
-    def _struct(self, kind_of_call: Callable[[], Any]) -> s.LayerOptions:
-        """The struct keeps alive what it points to.  Callbacks get tensors of the kind of the call
-        that is under way, which live as long as the callback."""
+    def _struct(self, kind_of_call: list[Any]) -> s.LayerOptions:
+        """The struct keeps alive what it points to.  Callbacks get tensors of the kind that is the
+        list's only element when they are called; these live as long as the callback."""
         struct = s.LayerOptions(
             format=format_code(self.format),
             experts=_text(self.experts),
@@ -148,14 +148,12 @@ def _text(text: Optional[str]) -> Optional[bytes]:
     return None if text is None else text.encode()
 
 
-def _callback(
-    function: Callable[..., None], kind_of_call: Callable[[], Any]
-) -> Callable[..., int]:
+def _callback(function: Callable[..., None], kind_of_call: list[Any]) -> Callable[..., int]:
     def call(user: Any, *arguments: Any) -> None:
         *tensors, stream = arguments
         given = [tensor.contents for tensor in tensors]
         with _on_stream(given[0].device, stream):
-            function(*(borrowed(kind_of_call(), tensor) for tensor in given))
+            function(*(borrowed(kind_of_call[0], tensor) for tensor in given))
 
     return guarded(call)
 

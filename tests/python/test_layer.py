@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,19 @@ def test_keyboard_interrupt_ends_the_call_of_a_layer() -> None:
     with pytest.raises(moebius.CommError) as caught:
         made[1](MODEL.normal(2, 64))
     assert caught.value.peer == 0
+
+
+def test_a_layer_ends_with_its_last_reference() -> None:
+    gc.disable()
+    try:
+        layer = make(gate=None, routing=lambda hidden, ids, weights: (ids.fill(0), weights.fill(1)))
+        layer(MODEL.tokens(2)[0])
+        layer.start(MODEL.tokens(2)[0]).close()
+        ref = weakref.ref(layer)
+        del layer
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 def test_results_outlive_their_layer() -> None:
