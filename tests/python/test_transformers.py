@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 """moebius.transformers against the plain computation, with modules that stand in for those of
-transformers.  families_test.py runs the real ones."""
+transformers.  families.py runs the real ones."""
 from __future__ import annotations
 
 import copy
