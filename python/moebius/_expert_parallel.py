@@ -54,8 +54,6 @@ class ParallelExperts:
             limit=activation.limit,
             quant=config,
             experts=implementation,
-            # Every call brings ids, so that the layer needs no router.
-            routing=_refuse_to_route,
             group=group,
             **options,
         )
@@ -74,10 +72,6 @@ class ParallelExperts:
         """Reads the values of this rank's share of the parameters again."""
         w1, w2, config = weights_of(self._source, self._quant, self._experts)
         self._layer.update(w1, w2, quant=config)
-
-
-def _refuse_to_route(*tensors: Any) -> None:
-    raise InvalidArgument("a call of the layer brings no ids")
 
 
 def share_of(num_experts: int, rank: int, num_ranks: int) -> slice:

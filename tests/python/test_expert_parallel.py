@@ -3,14 +3,14 @@
 """moebius.transformers with a group: threads as ranks, against the plain computation."""
 from __future__ import annotations
 
-import threading
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import fake_experts as fake  # noqa: E402
+from helpers import run_threads  # noqa: E402
 
 import moebius  # noqa: E402
 import moebius.transformers  # noqa: E402
@@ -19,27 +19,6 @@ import moebius.transformers  # noqa: E402
 @pytest.fixture(autouse=True)
 def interface(monkeypatch: Any) -> None:
     fake.install_interface(monkeypatch)
-
-
-def run_ranks(size: int, body: Callable[[Any], None]) -> None:
-    """Calls body(group) on a thread for each rank, and raises what the first of them raised."""
-    groups = moebius.Group.threads(size, timeout=20.0)
-    errors: list[BaseException] = []
-
-    def work(group: Any) -> None:
-        try:
-            with group, torch.no_grad():
-                body(group)
-        except BaseException as error:  # noqa: B902
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 LAYOUTS: list[dict[str, Any]] = [
@@ -60,6 +39,7 @@ LAYOUTS: list[dict[str, Any]] = [
     ],
 )
 def test_every_rank_brings_its_own_tokens(options: Any, size: int, layout: Any) -> None:
+    @torch.no_grad()
     def body(group: Any) -> None:
         name = f"own{group.rank}"
         moebius.transformers.register(name, group=group, **options)
@@ -76,11 +56,12 @@ def test_every_rank_brings_its_own_tokens(options: Any, size: int, layout: Any) 
         expected = module.eager(hidden, ids, weights)
         assert torch.allclose(module(hidden, ids, weights), expected, atol=1e-3, rtol=1e-4)
 
-    run_ranks(size, body)
+    run_threads(body, size)
 
 
 @pytest.mark.parametrize("quant", [None, "int8_w8a16"])
 def test_ranks_with_the_same_tokens_release_what_they_do_not_need(quant: Any) -> None:
+    @torch.no_grad()
     def body(group: Any) -> None:
         name = f"same{group.rank}"
         moebius.transformers.register(
@@ -94,12 +75,13 @@ def test_ranks_with_the_same_tokens_release_what_they_do_not_need(quant: Any) ->
             assert fake.error_of(module(hidden, ids, weights), expected) < (0.02 if quant else 1e-5)
         assert module.gate_up_proj.numel() == 0
 
-    run_ranks(2, body)
+    run_threads(body, 2)
 
 
 def test_layers_share_a_transport() -> None:
     sizes: dict[int, list[int]] = {}
 
+    @torch.no_grad()
     def body(group: Any) -> None:
         name = f"shared{group.rank}"
         transports = moebius.Transports(group)
@@ -112,11 +94,12 @@ def test_layers_share_a_transport() -> None:
             module(hidden, ids, weights)
             sizes[group.rank].append(transports.nbytes)
 
-    run_ranks(2, body)
+    run_threads(body, 2)
     assert all(values[0] == values[2] > 0 for values in sizes.values())
 
 
 def test_fewer_experts_than_ranks_are_refused() -> None:
+    @torch.no_grad()
     def body(group: Any) -> None:
         name = f"few{group.rank}"
         moebius.transformers.register(name, group=group)
@@ -127,4 +110,4 @@ def test_fewer_experts_than_ranks_are_refused() -> None:
         with pytest.raises(moebius.InvalidArgument, match="has 2 experts, expected one for each"):
             module(fake.tokens(2, 32), ids, weights)
 
-    run_ranks(3, body)
+    run_threads(body, 3)
