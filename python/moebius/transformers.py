@@ -17,6 +17,7 @@ moved.  Results have no gradients: backward() raises moebius.Unsupported.
 Thread-safety: one thread at a time may call a model."""
 from __future__ import annotations
 
+import importlib
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -138,14 +139,11 @@ def refresh(model: torch.nn.Module) -> int:
 def _interface() -> Any:
     """The registry of experts functions."""
     try:
-        from transformers.integrations.moe import (  # type: ignore[import]
-            ALL_EXPERTS_FUNCTIONS,
-        )
-    except ImportError as error:
+        return importlib.import_module("transformers.integrations.moe").ALL_EXPERTS_FUNCTIONS
+    except (ImportError, AttributeError) as error:
         raise Unsupported(
             f"this transformers has no interface for experts, expected 5.0 or later: {error}"
         ) from None
-    return ALL_EXPERTS_FUNCTIONS
 
 
 def _modules(model: torch.nn.Module) -> list[tuple[torch.nn.Module, _Options]]:
@@ -285,7 +283,8 @@ class _Slot:
         )
         if not same:
             result = result.to(dtype)
-        result = result.view(shape)
+        if len(shape) != 2:
+            result = result.view(shape)
         if out is None or direct is not None:
             return result
         return out.copy_(result)

@@ -148,7 +148,8 @@ def test_torch_checks_the_registration() -> None:
     )
 
 
-def test_a_block_compiles_without_a_graph_break(device: str) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_block_compiles_without_a_graph_break(device: str, backend: str) -> None:
     needs_compile()
     layer = make_layer(device)
     number = torch_ops.handle(layer)
@@ -157,11 +158,18 @@ def test_a_block_compiles_without_a_graph_break(device: str) -> None:
         normed = torch.nn.functional.rms_norm(hidden, (HIDDEN,))
         return hidden + torch.ops.moebius.layer(normed, None, None, number)
 
+    torch._dynamo.reset()
     with torch.no_grad():
-        compiled = torch.compile(block, fullgraph=True)
+        compiled = torch.compile(block, fullgraph=True, backend=backend)
         for num_tokens in (5, 6, 9):  # from the second on with a symbolic size
             hidden = make_call(num_tokens, device)[0]
-            torch.testing.assert_close(compiled(hidden), block(hidden), rtol=0.02, atol=0.02)
+            try:
+                result = compiled(hidden)
+            except Exception as error:  # noqa: B902 its class differs from version to version
+                if "CompileError" in str(error) or "InvalidCxxCompiler" in str(error):
+                    pytest.skip(f"inductor cannot compile here: {error}"[:100])
+                raise
+            torch.testing.assert_close(result, block(hidden), rtol=0.02, atol=0.02)
 
 
 def test_a_cuda_graph_replays_an_operator(device: str) -> None:
