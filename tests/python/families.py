@@ -348,6 +348,11 @@ def line_of(family: str, device: str, found: dict[str, Any]) -> str:
     )
 
 
+def needs_fresh_process(found: dict[str, Any]) -> bool:
+    failure = found.get("failure", "")
+    return "re-initialize CUDA" in failure or "initialization error" in failure
+
+
 def work(pipe: Any, family: str, names: list[str], device: str, only_experts: bool) -> None:
     """The body of a family's process."""
     try:
@@ -375,6 +380,8 @@ def main() -> int:
     os.environ.setdefault("MOEBIUS_THREADS", "2")
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # Makes torch.cuda.is_available(), which transformers calls, leave the GPU alone.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     try:
         import torch  # noqa: F401 processes of families start with what is loaded here
         import transformers
@@ -396,9 +403,11 @@ def main() -> int:
     chosen = arguments.families or sorted(there)
     waiting = [(family, device) for device in arguments.devices for family in chosen]
     total = len(waiting)
-    # Why fork: each family has transformers loaded already.  No GPU has been touched here.
-    context = multiprocessing.get_context("fork")
+    # Why fork: each family has transformers loaded already.  Where something has touched the GPU
+    # here, that is of no use on it, and processes start anew.
+    context: Any = multiprocessing.get_context("fork")
     running: list[tuple[str, str, Any, Any, float]] = []
+    again: set[tuple[str, str]] = set()
     num_passed = 0
     while waiting or running:
         now = time.monotonic()
@@ -431,6 +440,13 @@ def main() -> int:
                 left.append((family, device, process, pipe, started))
                 continue
             process.join(5)
+            if context.get_start_method() == "fork" and needs_fresh_process(found):
+                context = multiprocessing.get_context("spawn")
+                print("GPU processes start anew, since this one has touched the GPU", flush=True)
+            if needs_fresh_process(found) and (family, device) not in again:
+                again.add((family, device))
+                waiting.append((family, device))
+                continue
             num_passed += passed(found)
             print(line_of(family, device, found), flush=True)
         running = left
