@@ -152,11 +152,8 @@ def _modules(model: torch.nn.Module) -> list[tuple[torch.nn.Module, _Options]]:
     for module in model.modules():
         name = getattr(getattr(module, "config", None), "_experts_implementation", None)
         options = _registered.get(name) if isinstance(name, str) else None
-        if options is not None and "down_proj" in module._parameters:
-            if module._parameters["down_proj"] is not None and not isinstance(
-                module, torch.nn.Linear
-            ):
-                found.append((module, options))
+        if options is not None and module._parameters.get("down_proj") is not None:
+            found.append((module, options))
     if not found:
         names = " or ".join(f'"{name}"' for name in _registered) or "register() first, and"
         raise InvalidArgument(
