@@ -148,6 +148,9 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="8 on a GPU, 4 on a CPU unless given")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prefill", type=int, default=2048, help="tokens of the prefill")
+    parser.add_argument(
+        "--executor", default="own", help="whose threads Moebius uses on a CPU: own, or openmp"
+    )
     parser.add_argument("--case-seconds", type=float, default=2.0)
     parser.add_argument(
         "--implementations", nargs="+", default=["eager", "grouped_mm", "batched_mm", "moebius"]
@@ -158,6 +161,7 @@ def main() -> int:
     if arguments.layers is None:
         arguments.layers = 4 if arguments.device == "cpu" else 8
     os.environ.setdefault("MOEBIUS_THREADS", str(arguments.threads))
+    os.environ.setdefault("MOEBIUS_EXECUTOR", arguments.executor)
     try:
         import torch
         import transformers

@@ -22,6 +22,7 @@
 
 #include "core/backoff.h"
 #include "core/cpu_sets.h"
+#include "core/openmp_executor.h"
 #include "core/start_thread.h"
 #include "moebius/error.h"
 #include "moebius/parallel_executor.h"
@@ -171,11 +172,38 @@ class alignas(64) Mailbox {  // one cache line each, on which its worker spins
   std::atomic<int> word_{kIdle};
 };
 
+struct ForeignJob {
+  Job job;
+  void* context;
+};
+
+// On threads of the caller's, too, a loop inside a loop runs on the thread that meets it.
+void run_foreign(void* context, int thread_idx) noexcept {
+  const auto* given = static_cast<const ForeignJob*>(context);
+  const bool before = std::exchange(runs_alone, true);
+  given->job(given->context, thread_idx);
+  runs_alone = before;
+}
+
+void run_on(ParallelExecutor& executor, int num_threads, Job job, void* context) {
+  ForeignJob on_foreign{job, context};
+  executor.run(num_threads, run_foreign, &on_foreign);
+}
+
+// The executor that MOEBIUS_EXECUTOR names; null: the team has threads of its own.
+std::shared_ptr<ParallelExecutor> chosen_executor() {
+  const std::string name = setting("MOEBIUS_EXECUTOR").value_or("own");
+  expect(name == "own" || name == "openmp",
+         [&] { return fmt::format("MOEBIUS_EXECUTOR is {}, expected own or openmp", name); });
+  return name == "own" ? nullptr : make_openmp_executor();
+}
+
 // The workers of one calling thread, which alone calls it.
 class Team {
  public:
   Team()
-      : num_forks_(count_forks()),
+      : executor_(chosen_executor()),
+        num_forks_(count_forks()),
         chosen_spin_time_(setting_int("MOEBIUS_SPIN_US")),
         num_cpus_(num_usable_cpus()),
         num_cpus_of_process_(num_usable_cpus_of_process()),
@@ -199,6 +227,10 @@ class Team {
   }
 
   void run(int num_threads, Job job, void* context) {
+    if (executor_ != nullptr) {
+      run_on(*executor_, num_threads, job, context);
+      return;
+    }
     grow(num_threads);
     job_ = job;
     context_ = context;
@@ -284,9 +316,10 @@ class Team {
     return cpus;
   }
 
-  const unsigned num_forks_;                       // of the process that has the workers
-  const std::optional<int64_t> chosen_spin_time_;  // us
-  const int num_cpus_;                             // of the calling thread
+  const std::shared_ptr<ParallelExecutor> executor_;  // null: the workers below
+  const unsigned num_forks_;                          // of the process that has the workers
+  const std::optional<int64_t> chosen_spin_time_;     // us
+  const int num_cpus_;                                // of the calling thread
   const int num_cpus_of_process_;
   const std::vector<int> bind_to_;  // thread_idx i is bound to CPU [i modulo size]; or empty
   std::deque<Worker> workers_;      // [i] has thread_idx i + 1; addresses stay
@@ -347,27 +380,13 @@ Foreign& foreign() {
   return instance;
 }
 
-struct ForeignJob {
-  Job job;
-  void* context;
-};
-
-// On threads of the caller's, too, a loop inside a loop runs on the thread that meets it.
-void run_foreign(void* context, int thread_idx) noexcept {
-  const auto* given = static_cast<const ForeignJob*>(context);
-  const bool before = std::exchange(runs_alone, true);
-  given->job(given->context, thread_idx);
-  runs_alone = before;
-}
-
 }  // namespace
 
 void run(int num_threads, Job job, void* context) {
   assert(may_run());
   if (has_foreign.load(std::memory_order_relaxed)) [[unlikely]] {
     if (const std::shared_ptr<ParallelExecutor> executor = foreign().get()) {
-      ForeignJob on_foreign{job, context};
-      executor->run(num_threads, run_foreign, &on_foreign);
+      run_on(*executor, num_threads, job, context);
       return;
     }
   }
