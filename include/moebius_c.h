@@ -722,7 +722,8 @@ typedef struct moebius_dispatch_input {
   size_t struct_size;
   const moebius_tensor* const* payloads; /* [num_payloads], each [T, ...] */
   int32_t num_payloads;
-  const moebius_tensor* topk_ids;     /* i32 or i64 [T, K] global, -1 = masked */
+  /* i32 or i64 [T, K] global, -1 = masked; may be NULL where a layout says where tokens go */
+  const moebius_tensor* topk_ids;
   const moebius_tensor* topk_weights; /* f32 [T, K]; may be NULL */
   moebius_result layout;              /* of these ids; may be NULL, on all ranks alike */
   int64_t expert_alignment;           /* counts are rounded up to a multiple; 0: 1 */
@@ -736,6 +737,10 @@ typedef struct moebius_dispatch_input {
   const moebius_tensor* const* payloads_into;
   const moebius_tensor* topk_ids_into;
   const moebius_tensor* topk_weights_into;
+  /* A layout of the caller's, in place of `layout`, on all ranks alike: bool [T, R] and i32 [E], as
+   * moebius_high_throughput_layout counts them. */
+  const moebius_tensor* is_token_in_rank;
+  const moebius_tensor* tokens_per_expert;
 } moebius_dispatch_input;
 /* Arrays: payload (index), topk_ids [M, K] local or -1, topk_weights f32 [M, K], expert_num_tokens
  * i32 [L], expert_counts i64 [L] on the host, num_rows i32 [1] (with a capacity), source_rank and

@@ -161,14 +161,28 @@ std::vector<Tensor> read_payloads(const moebius_tensor* const* payloads,
   return result;
 }
 
+// The layout that a call has found, one of the caller's, or none.
+DispatchLayout read_layout(const moebius_dispatch_input& given, const Stream& stream) {
+  if (given.layout != nullptr) {
+    expect(given.is_token_in_rank == nullptr && given.tokens_per_expert == nullptr,
+           "layout and is_token_in_rank or tokens_per_expert are given, expected one of the two");
+    return find_result<LayoutResult>(given.layout, "layout")->layout;
+  }
+  if (given.is_token_in_rank == nullptr && given.tokens_per_expert == nullptr) {
+    return {};
+  }
+  return {.tokens_per_rank = {},
+          .tokens_per_node = {},
+          .tokens_per_expert = read_tensor(given.tokens_per_expert, "tokens_per_expert", stream),
+          .is_token_in_rank = read_tensor(given.is_token_in_rank, "is_token_in_rank", stream)};
+}
+
 DispatchInput read_input(const moebius_dispatch_input& given, const Stream& stream) {
   DispatchInput input;
   input.payloads = read_payloads(given.payloads, given.num_payloads, "payloads", stream);
   input.topk_ids = read_optional_tensor(given.topk_ids, "topk_ids", stream);
   input.topk_weights = read_optional_tensor(given.topk_weights, "topk_weights", stream);
-  if (given.layout != nullptr) {
-    input.layout = find_result<LayoutResult>(given.layout, "layout")->layout;
-  }
+  input.layout = read_layout(given, stream);
   input.expert_alignment = given.expert_alignment == 0 ? 1 : given.expert_alignment;
   input.capacity = given.capacity;
   input.combine_row_bytes = given.combine_row_bytes;
