@@ -370,6 +370,8 @@ class DispatchInput(Struct):
         ("payloads_into", POINTER(POINTER(Tensor))),
         ("topk_ids_into", POINTER(Tensor)),
         ("topk_weights_into", POINTER(Tensor)),
+        ("is_token_in_rank", POINTER(Tensor)),
+        ("tokens_per_expert", POINTER(Tensor)),
     ]
 
 

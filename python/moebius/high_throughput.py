@@ -209,12 +209,15 @@ class HighThroughput(Handle):
         into: Optional[Sequence[Any]] = None,
         topk_ids_into: Any = None,
         topk_weights_into: Any = None,
+        is_token_in_rank: Any = None,
+        tokens_per_expert: Any = None,
         stream: Any = None,
     ) -> Dispatched:
         """Sends each token to the ranks that own its experts.
 
         payloads: a tensor [T, ...] or several, of any types.  topk_ids i32 or i64 [T, K] global,
         -1 = masked; they may be left out with a `layout`, whose is_token_in_rank then decides.
+        A layout of the caller's is is_token_in_rank bool [T, R] and tokens_per_expert i32 [E].
         Counts are rounded up to multiples of `expert_alignment`.
         On GPUs, `capacity` is room for so many rows, with which no host waits, and
         `combine_row_bytes` those of a row of combine's x; the stream waits for `previous_event`
@@ -236,6 +239,8 @@ class HighThroughput(Handle):
             into=into,
             topk_ids_into=topk_ids_into,
             topk_weights_into=topk_weights_into,
+            is_token_in_rank=is_token_in_rank,
+            tokens_per_expert=tokens_per_expert,
             stream=stream,
         )
         return call.result(call.make(lib.high_throughput_dispatch))
@@ -357,6 +362,8 @@ class _Dispatch:
         into: Optional[Sequence[Any]] = None,
         topk_ids_into: Any = None,
         topk_weights_into: Any = None,
+        is_token_in_rank: Any = None,
+        tokens_per_expert: Any = None,
         previous_event: Optional[int] = None,
         is_async: bool = False,
         stream: Any = None,
@@ -385,6 +392,8 @@ class _Dispatch:
             payloads_into=None if into is None else _pointers(list(into)),
             topk_ids_into=view_pointer(topk_ids_into),
             topk_weights_into=view_pointer(topk_weights_into),
+            is_token_in_rank=view_pointer(is_token_in_rank),
+            tokens_per_expert=view_pointer(tokens_per_expert),
             **options,
         )
 
