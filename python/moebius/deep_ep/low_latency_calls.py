@@ -1,0 +1,299 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of Buffer for low latency.
+
+Letters: T tokens of this rank, H hidden, K top-k, R ranks, E experts, L local experts, M the most
+tokens of a rank; an expert has room for M * R rows."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+
+from ..errors import InvalidArgument
+from ..low_latency import LowLatency
+from .comm_stream import CommStreams
+from .events import EventOverlap
+from .handles import LowLatencyHandle, LowLatencyRoute, route_of
+from .ranks import DeviceRanks, Ranks
+from .tensors import as_fp8, cuda, expect_tensor, fp8_dtype
+
+# Top-k that size hints reckon with; memory is made when the first call tells.
+_MOST_TOPK = 16
+_GROUP = 128  # elements that share a scale
+
+Hook = Callable[[], None]
+
+
+class _Banks:
+    """The last two dispatches of a transport, which have a bank each."""
+
+    def __init__(self) -> None:
+        self._last: list[weakref.ref[LowLatencyRoute]] = []
+
+    def make_room(self) -> None:
+        """Takes the bank of the dispatch before last, for the next one."""
+        while len(self._last) >= 2:
+            before = self._last.pop(0)()
+            if before is not None:
+                before.close()
+
+    def add(self, route: LowLatencyRoute) -> None:
+        self._last.append(weakref.ref(route))
+
+
+class LowLatencyCalls:
+    """Mixed into Buffer."""
+
+    enable_shrink: bool
+    _ranks: Optional[Ranks]
+    _streams: CommStreams
+    _masked: set[int]
+    _banks: dict[LowLatency, _Banks]
+    _open: Callable[[], Ranks]
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """The bytes of memory that peers write to, for bf16.  Buffer takes any number, and makes
+        memory when a call needs it."""
+        return LowLatency.size_hint(
+            num_ranks,
+            num_experts,
+            hidden=hidden,
+            topk=min(_MOST_TOPK, num_experts),
+            max_tokens=num_max_dispatch_tokens_per_rank,
+            device="cuda" if cuda.is_available() else "cpu",
+        )
+
+    def clean_low_latency_buffer(
+        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
+    ) -> None:
+        """Nothing needs to be cleaned.  With enable_shrink, ranks that have gone are found out.
+        Collective then."""
+        ranks = self._open()
+        max_tokens = num_max_dispatch_tokens_per_rank
+        for made in ranks.devices if self.enable_shrink else []:
+            for topk, dtype in made.low_latency_kinds(num_experts, hidden, max_tokens):
+                if made.device.type == "cpu":
+                    nothing = torch.empty((0, hidden), dtype=dtype, device="cpu")
+                    no_ids = torch.empty((0, topk), dtype=torch.int64, device="cpu")
+                    self.low_latency_dispatch(
+                        nothing, no_ids, max_tokens, num_experts, use_fp8=False
+                    )
+
+    def low_latency_dispatch(
+        self,
+        x: Any,
+        topk_idx: Any,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Any = None,
+        dispatch_wait_recv_cost_stats: Any = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Optional[Hook]]:
+        """Sends x [T, H] bf16 to the experts topk_idx [T, K] int64 or int32, -1 = masked.
+
+        Gives
+        - rows [L, M * R, H], at the front of each expert those that came, ordered by (source rank,
+          source token); with use_fp8 e4m3 and scales f32 [L, M * R, H / 128], with use_ue8m0 the
+          exponents of four in an int32 [L, M * R, ceil(H / 512)]; the scales of a column of rows
+          are neighbours in memory.  A torch without float8_e4m3fn gets uint8;
+        - i32 [L] counts; the handle; an event; a hook, or None.
+        With return_recv_hook, the tensors are complete when the hook has been called.
+        The stats, i32 [L] rows and i64 [R] microseconds of waiting, are added to.
+        A handle is good until the dispatch after the next.  Collective."""
+        ranks = self._open()
+        max_tokens = num_max_dispatch_tokens_per_rank
+        _expect_one(async_finish, return_recv_hook)
+        if use_ue8m0 and not round_scale:
+            raise InvalidArgument("use_ue8m0 is set without round_scale, expected both")
+        expect_tensor(x, "x", 2)
+        expect_tensor(topk_idx, "topk_idx", 2)
+        transport = self._low_latency(x, topk_idx.shape[1], max_tokens, num_experts)
+        into, received = _room(
+            x,
+            ranks.num_local_experts(num_experts),
+            max_tokens * ranks.size,
+            ranks.size,
+            use_fp8,
+            use_ue8m0,
+        )
+        banks = self._banks.setdefault(transport, _Banks())
+        banks.make_room()
+        turn = self._streams.begin(x.device, None, async_finish)
+        options: dict[str, Any] = {
+            "cast": ("fp8_ue8m0" if round_scale else "fp8") if use_fp8 else None,
+            "scales": "packed_columns" if use_ue8m0 else "columns" if use_fp8 else "rows",
+            "received": cumulative_local_expert_recv_stats,
+            "wait_us": dispatch_wait_recv_cost_stats,
+            "into": into,
+            "stream": turn.stream,
+        }
+        ids = topk_idx.contiguous()
+        if return_recv_hook:
+            route = LowLatencyRoute(transport, transport.dispatch_start(x, ids, **options))
+        else:
+            route = LowLatencyRoute(transport, result=transport.dispatch(x, ids, **options))
+        banks.add(route)
+        handle = LowLatencyHandle(
+            (into["source_token"], into["source_ranges"], max_tokens, x.shape[1], num_experts)
+        )
+        handle.route = route
+        written = received if use_fp8 else (received,)
+        counts = into["expert_num_tokens"]
+        tensors = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        event = self._streams.end(turn, (*tensors, *written, counts, *handle[:2]))
+        return received, counts, handle, event, route.finish if return_recv_hook else None
+
+    def low_latency_combine(
+        self,
+        x: Any,
+        topk_idx: Any,
+        topk_weights: Any,
+        handle: Any,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Any = None,
+        combine_wait_recv_cost_stats: Any = None,
+    ) -> tuple[Any, EventOverlap, Optional[Hook]]:
+        """Weights and sums the rows x [L, M * R, H] of each token: -> [T, H].
+
+        topk_idx are those of the dispatch; topk_weights f32 [T, K].  With use_logfmt rows travel
+        with 10 bits per element.  With zero_copy the rows are those in
+        get_next_low_latency_combine_buffer(handle), and x is not read.  Gives the sums, in `out` if
+        that is given, an event, and a hook or None.  Collective."""
+        self._open()
+        route = route_of(handle)
+        _expect_one(async_finish, return_recv_hook)
+        rows = route.result()
+        expect_tensor(topk_weights, "topk_weights", 2)
+        if out is None:
+            shape = (topk_weights.shape[0], x.shape[-1])
+            out = torch.empty(shape, dtype=x.dtype, device=x.device)
+        turn = self._streams.begin(x.device, None, async_finish)
+        given = rows.combine_buffer if zero_copy else x.contiguous()
+        arguments = (given, topk_idx.contiguous(), topk_weights.contiguous(), rows)
+        options: dict[str, Any] = {
+            "coding": "logfmt10" if use_logfmt else None,
+            "wait_us": combine_wait_recv_cost_stats,
+            "into": out,
+            "stream": turn.stream,
+        }
+        hook: Optional[Hook] = None
+        if return_recv_hook:
+            pending = route.transport.combine_start(*arguments, **options)
+            hook = _once(pending.finish)
+        else:
+            route.transport.combine(*arguments, **options)
+        return out, self._streams.end(turn, (*arguments[:3], out)), hook
+
+    def get_next_low_latency_combine_buffer(self, handle: Any) -> Any:
+        """[L, M * R, H]: memory for the rows of the combine of this dispatch; see zero_copy."""
+        self._open()
+        return route_of(handle).result().combine_buffer
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Excludes a rank, or takes it back; every live rank makes the same call before its next
+        one.  Its tokens do not come, and its experts add nothing.  Other calls of the buffer
+        raise CommError while a rank is excluded."""
+        ranks = self._open()
+        if not 0 <= rank_to_mask < ranks.size or rank_to_mask == ranks.rank:
+            raise InvalidArgument(
+                f"rank_to_mask is {rank_to_mask}, expected another rank less than {ranks.size} than "
+                f"the own one, which is {ranks.rank}"
+            )
+        (self._masked.add if mask else self._masked.discard)(rank_to_mask)
+        for transport in self._all_low_latency():
+            transport.set_dead(rank_to_mask, mask)
+
+    def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
+        """Writes 1 to the elements of mask_status i32 [R] whose ranks are excluded, and 0 to the
+        others.  With enable_shrink, ranks that were missed are among them."""
+        ranks = self._open()
+        masked = set(self._masked)
+        for transport in self._all_low_latency():
+            masked.update(rank for rank, is_dead in enumerate(transport.dead_ranks) if is_dead)
+        status = [int(rank in masked) for rank in range(ranks.size)]
+        mask_status.copy_(torch.tensor(status, dtype=mask_status.dtype, device="cpu"))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Takes all ranks back."""
+        self._open()
+        self._masked.clear()
+        for transport in self._all_low_latency():
+            for rank, is_dead in enumerate(transport.dead_ranks):
+                if is_dead:
+                    transport.set_dead(rank, False)
+
+    def _all_low_latency(self) -> list[LowLatency]:
+        return [made for device in self._open().devices for made in device.all_low_latency]
+
+    def _low_latency(self, x: Any, topk: int, max_tokens: int, num_experts: int) -> LowLatency:
+        made = self._open().on(x.device)
+        before = len(made.all_low_latency)
+        transport = made.low_latency(
+            num_experts,
+            x.shape[1],
+            topk,
+            max_tokens,
+            x.dtype,
+            excludes_missing=self.enable_shrink and not x.is_cuda,
+        )
+        if len(made.all_low_latency) > before:
+            for rank in self._masked:
+                transport.set_dead(rank)
+        return transport
+
+
+def _room(
+    x: Any, num_local: int, rows: int, num_ranks: int, use_fp8: bool, use_ue8m0: bool
+) -> tuple[dict[str, Any], Any]:
+    """Memory for the results of a dispatch by their names, and the rows as the caller gets them."""
+    hidden = x.shape[1]
+
+    def empty(dtype: Any, *shape: int) -> Any:
+        return torch.empty((num_local, *shape), dtype=dtype, device=x.device)
+
+    into = {
+        "expert_num_tokens": empty(torch.int32),
+        "source_token": empty(torch.int32, rows),
+        "source_ranges": empty(torch.int64, num_ranks),
+    }
+    if not use_fp8:
+        into["x"] = empty(x.dtype, rows, hidden)
+        return into, into["x"]
+    received = empty(fp8_dtype, rows, hidden)
+    into["x"] = as_fp8(received)
+    if use_ue8m0:
+        into["x_scale"] = empty(torch.int32, -(-hidden // (4 * _GROUP)), rows)
+    else:
+        into["x_scale"] = empty(torch.float32, hidden // _GROUP, rows)
+    return into, (received, into["x_scale"].transpose(1, 2))
+
+
+def _expect_one(async_finish: bool, return_recv_hook: bool) -> None:
+    if async_finish and return_recv_hook:
+        raise InvalidArgument(
+            "async_finish and return_recv_hook are both set, expected one at most"
+        )
+
+
+def _once(finish: Callable[[], Any]) -> Hook:
+    """A hook that does its work when it is called first."""
+    left = [finish]
+
+    def hook() -> None:
+        if left:
+            left.pop()()
+
+    return hook
