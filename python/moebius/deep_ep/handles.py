@@ -78,6 +78,7 @@ class LowLatencyRoute:
         result: Optional[LowLatencyDispatched] = None,
     ) -> None:
         self.transport = transport
+        self.is_combined = False
         self._pending = pending
         self._result = result
 
@@ -110,11 +111,12 @@ class LowLatencyHandle(tuple):  # type: ignore[type-arg]
     It is good until the dispatch after the next."""
 
     route: LowLatencyRoute
+    topk_idx: Any
 
 
-def route_of(handle: Any) -> LowLatencyRoute:
+def expect_low_latency_handle(handle: Any) -> LowLatencyHandle:
     if not isinstance(handle, LowLatencyHandle):
         raise InvalidArgument(
             f"handle is a {type(handle).__name__}, expected what low_latency_dispatch() has returned"
         )
-    return handle.route
+    return handle

@@ -13,10 +13,10 @@ from typing import Any, Optional
 import torch
 
 from ..errors import InvalidArgument
-from ..low_latency import LowLatency
+from ..low_latency import LowLatency, LowLatencyDispatched
 from .comm_stream import CommStreams
 from .events import EventOverlap
-from .handles import LowLatencyHandle, LowLatencyRoute, route_of
+from .handles import LowLatencyHandle, LowLatencyRoute, expect_low_latency_handle
 from .ranks import DeviceRanks, Ranks
 from .tensors import as_fp8, cuda, expect_tensor, fp8_dtype
 
@@ -126,7 +126,7 @@ class LowLatencyCalls:
             use_fp8,
             use_ue8m0,
         )
-        banks = self._banks.setdefault(transport, _Banks())
+        banks = self._banks_of(transport)
         banks.make_room()
         turn = self._streams.begin(x.device, None, async_finish)
         options: dict[str, Any] = {
@@ -146,7 +146,7 @@ class LowLatencyCalls:
         handle = LowLatencyHandle(
             (into["source_token"], into["source_ranges"], max_tokens, x.shape[1], num_experts)
         )
-        handle.route = route
+        handle.route, handle.topk_idx = route, ids
         written = received if use_fp8 else (received,)
         counts = into["expert_num_tokens"]
         tensors = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
@@ -170,18 +170,23 @@ class LowLatencyCalls:
 
         topk_idx are those of the dispatch; topk_weights f32 [T, K].  With use_logfmt rows travel
         with 10 bits per element.  With zero_copy the rows are those in
-        get_next_low_latency_combine_buffer(handle), and x is not read.  Gives the sums, in `out` if
+        get_next_low_latency_combine_buffer(handle), and x is not read.  The second combine of a handle
+        costs one more dispatch.  Gives the sums, in `out` if
         that is given, an event, and a hook or None.  Collective."""
         self._open()
-        route = route_of(handle)
+        expect_low_latency_handle(handle)
         _expect_one(async_finish, return_recv_hook)
-        rows = route.result()
+        rows = handle.route.result()
         expect_tensor(topk_weights, "topk_weights", 2)
         if out is None:
             shape = (topk_weights.shape[0], x.shape[-1])
             out = torch.empty(shape, dtype=x.dtype, device=x.device)
         turn = self._streams.begin(x.device, None, async_finish)
         given = rows.combine_buffer if zero_copy else x.contiguous()
+        if handle.route.is_combined:
+            rows = self._dispatch_again(handle, turn.stream)
+        handle.route.is_combined = True
+        transport = handle.route.transport
         arguments = (given, topk_idx.contiguous(), topk_weights.contiguous(), rows)
         options: dict[str, Any] = {
             "coding": "logfmt10" if use_logfmt else None,
@@ -191,16 +196,33 @@ class LowLatencyCalls:
         }
         hook: Optional[Hook] = None
         if return_recv_hook:
-            pending = route.transport.combine_start(*arguments, **options)
+            pending = transport.combine_start(*arguments, **options)
             hook = _once(pending.finish)
         else:
-            route.transport.combine(*arguments, **options)
+            transport.combine(*arguments, **options)
         return out, self._streams.end(turn, (*arguments[:3], out)), hook
 
     def get_next_low_latency_combine_buffer(self, handle: Any) -> Any:
         """[L, M * R, H]: memory for the rows of the combine of this dispatch; see zero_copy."""
         self._open()
-        return route_of(handle).result().combine_buffer
+        return expect_low_latency_handle(handle).route.result().combine_buffer
+
+    def _dispatch_again(self, handle: LowLatencyHandle, stream: Any) -> LowLatencyDispatched:
+        """A transport combines each dispatch once.  This makes another dispatch of the same ids,
+        with rows of zeros, for one more combine."""
+        before, ids = handle.route, handle.topk_idx
+        banks = self._banks_of(before.transport)
+        banks.make_room()
+        dtype = torch.bfloat16 if handle[3] % 2 else torch.uint8  # rows have an even size
+        rows = torch.zeros((len(ids), handle[3]), dtype=dtype, device=ids.device)
+        result = before.transport.dispatch(rows, ids, max_tokens=handle[2], stream=stream)
+        handle.route = LowLatencyRoute(before.transport, result=result)
+        banks.add(handle.route)
+        before.close()
+        return result
+
+    def _banks_of(self, transport: LowLatency) -> _Banks:
+        return self._banks.setdefault(transport, _Banks())
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """Excludes a rank, or takes it back; every live rank makes the same call before its next

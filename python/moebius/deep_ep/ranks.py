@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Optional
 
-import torch
-
 from ..errors import InvalidArgument, Unsupported
 from ..groups import Group
 from ..high_throughput import HighThroughput
 from ..low_latency import LowLatency
 from ..transports import Transports
+from .tensors import inference_mode
 
 
 def make_group(group: Any, comm: Any, timeout: Optional[float]) -> Group:
@@ -25,7 +24,7 @@ def make_group(group: Any, comm: Any, timeout: Optional[float]) -> Group:
         assert part is not None
         return part
     if group is not None:
-        with torch.inference_mode(False):  # its collectives write to tensors
+        with inference_mode(False):  # its collectives write to tensors
             return Group.torch(group, timeout=timeout)
     if comm is None:
         raise InvalidArgument("neither group nor comm is given, expected one of the two")

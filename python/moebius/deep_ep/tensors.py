@@ -10,7 +10,10 @@ import torch
 from ..errors import InvalidArgument
 from ..tensors import Array
 
+# Functions of these are not typed.
 cuda: Any = torch.cuda
+distributed: Any = torch.distributed
+inference_mode: Any = torch.inference_mode
 
 topk_idx_t: Any = torch.int64
 """The dtype of ids.  Calls take torch.int32, too, and give back what they were given."""
