@@ -229,6 +229,7 @@ class QuantOperand(Struct):
         ("zero_point", POINTER(Tensor)),
         ("bias", POINTER(Tensor)),
         ("power_of_two_scale", c_int32),
+        ("calls_bring_scales", c_int32),
     ]
 
 
@@ -330,6 +331,7 @@ class ExpertsInput(Struct):
         ("expert_num_tokens", POINTER(Tensor)),
         ("expert_map", POINTER(Tensor)),
         ("lora_ids", POINTER(Tensor)),
+        ("a2_scale", POINTER(Tensor)),
     ]
 
 
@@ -555,4 +557,5 @@ class LayerInput(Struct):
         ("lora_ids", POINTER(Tensor)),
         ("kernel", POINTER(KernelOptions)),
         ("microbatch", c_int32),
+        ("a2_scale", POINTER(Tensor)),
     ]

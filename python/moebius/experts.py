@@ -248,6 +248,7 @@ class Experts(Handle):
         expert_num_tokens: Optional[SupportsDLPack] = None,
         expert_map: Optional[SupportsDLPack] = None,
         lora_ids: Optional[SupportsDLPack] = None,
+        a2_scale: Optional[SupportsDLPack] = None,
         out: Any = None,
         stream: Any = None,
     ) -> Any:
@@ -256,7 +257,8 @@ class Experts(Handle):
         Standard: x [M, H], topk_ids [M, K] and topk_weights f32 [M, K] give [M, H]: each row's
         weighted sum over the experts here, as combine takes it.  Batched: x [L, rows, H] and
         expert_num_tokens i32 [L] give [L, rows, H], unweighted.
-        x_scale belongs to rows that travelled quantized; lora_ids i32 name each row's adapter."""
+        x_scale belongs to rows that travelled quantized; lora_ids i32 name each row's adapter;
+        a2_scale f32 has a scale for each row where a2 has calls_bring_scales."""
         given = view(x)
         fields = {
             "x_scale": x_scale,
@@ -265,6 +267,7 @@ class Experts(Handle):
             "expert_num_tokens": expert_num_tokens,
             "expert_map": expert_map,
             "lora_ids": lora_ids,
+            "a2_scale": a2_scale,
         }
         pointers = {name: view_pointer(t) for name, t in fields.items() if t is not None}
         input = s.ExpertsInput(x=pointer(given), **pointers)

@@ -231,6 +231,7 @@ class MoeLayer(Handle):
         topk_weights: Optional[SupportsDLPack] = None,
         *,
         lora_ids: Optional[SupportsDLPack] = None,
+        a2_scale: Optional[SupportsDLPack] = None,
         kernel: Optional[KernelOptions] = None,
         microbatch: int = 0,
         out: Any = None,
@@ -240,8 +241,9 @@ class MoeLayer(Handle):
         another of the three.  `out` may be hidden itself.
 
         With topk_ids i32 or i64 [T, K] (-1 = masked) and topk_weights f32 [T, K] the layer does not
-        route.  lora_ids i32 [T] name each token's adapter.  `kernel` replaces the layer's options
-        for this call.  `microbatch` selects scratch memory; calls in flight need different ones.
+        route.  lora_ids i32 [T] name each token's adapter.  a2_scale f32 [T] has a scale for each
+        token where a2 has calls_bring_scales.  `kernel` replaces the layer's options for this call.
+        `microbatch` selects scratch memory; calls in flight need different ones.
         On a GPU the work is enqueued, on torch's current stream unless `stream` names one.
         Raises CommError where a rank was lost; on a GPU it may have been in an earlier call."""
         frame = self._frames.pop() if self._frames else _Frame()
@@ -259,8 +261,9 @@ class MoeLayer(Handle):
         else:
             given = frame.input_with_ids_ref
             keep_ids = frame.fill_ids(topk_ids, topk_weights)
-        if lora_ids is not None or kernel is not None or microbatch:
-            given = self._full_input(frame, topk_ids is not None, lora_ids, kernel, microbatch)
+        if microbatch or not (lora_ids is None and a2_scale is None and kernel is None):
+            has_ids = topk_ids is not None
+            given = self._full_input(frame, has_ids, lora_ids, a2_scale, kernel, microbatch)
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
         if self._has_callbacks:
             self._kind[0] = kind
@@ -274,6 +277,7 @@ class MoeLayer(Handle):
         frame: _Frame,
         has_ids: bool,
         lora_ids: Any,
+        a2_scale: Any,
         kernel: Optional[KernelOptions],
         microbatch: int,
     ) -> s.LayerInput:
@@ -281,6 +285,7 @@ class MoeLayer(Handle):
         input = s.LayerInput.from_buffer_copy(simple)
         input.keep = frame
         input.lora_ids = view_pointer(lora_ids)
+        input.a2_scale = view_pointer(a2_scale)
         input.kernel = None if kernel is None else pointer(kernel._struct())
         input.microbatch = microbatch
         return input
@@ -292,6 +297,7 @@ class MoeLayer(Handle):
         topk_weights: Optional[SupportsDLPack] = None,
         *,
         lora_ids: Optional[SupportsDLPack] = None,
+        a2_scale: Optional[SupportsDLPack] = None,
         kernel: Optional[KernelOptions] = None,
         microbatch: int = 0,
         out: Any = None,
@@ -307,7 +313,7 @@ class MoeLayer(Handle):
         has_ids = topk_ids is not None or topk_weights is not None
         if has_ids:
             keep.append(frame.fill_ids(topk_ids, topk_weights))
-        input = self._full_input(frame, has_ids, lora_ids, kernel, microbatch)
+        input = self._full_input(frame, has_ids, lora_ids, a2_scale, kernel, microbatch)
         where = stream_handle(stream, hidden)
         self._kind[0] = kind
         handle = create(lib.layer_start, self._get(), input, frame.out_ref, where)

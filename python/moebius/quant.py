@@ -218,6 +218,9 @@ class QuantOperand:
     """Weights: [L, N]."""
     power_of_two_scale: bool = False
     """fp8 activations in blocks: scales are rounded up to powers of two."""
+    calls_bring_scales: bool = False
+    """a2 in fp8 or int8 per token: every call brings these scales (a2_scale), one for each row,
+    instead of taking them from the rows."""
 
     def _storage(self) -> int | None:
         """The type of values that are given as bytes."""
@@ -237,6 +240,7 @@ class QuantOperand:
             group_rows=rows,
             group_cols=cols,
             power_of_two_scale=self.power_of_two_scale,
+            calls_bring_scales=self.calls_bring_scales,
             **{name: pointer(x) for name, x in tensors.items() if x is not None},
         )
 

@@ -155,3 +155,27 @@ def test_biases_are_added() -> None:
     for token in range(3):
         expected[token] += weights[token] @ b2[ids[token]]
     assert relative_error(experts(hidden, ids, weights), expected) < 1e-2
+
+
+def test_calls_may_bring_the_scales_of_gemm2s_rows() -> None:
+    model = Weights()
+    hidden, ids, weights = model.tokens(5)
+    spec = QuantSpec("int8", moebius.PER_TOKEN)
+    w1, w1_scale, w1_values = stacked(model.w1, spec)
+    w2, w2_scale, w2_values = stacked(model.w2, spec)
+    quant = QuantConfig.of_weights(
+        "int8",
+        w1_scale[..., 0],
+        w2_scale[..., 0],
+        group=moebius.PER_TOKEN,
+        activation="int8",
+        activation_group=moebius.PER_TOKEN,
+    )
+    quant.a2.calls_bring_scales = True
+    experts = moebius.Experts(w1, w2, topk=2, dtype="f32", quant=quant)
+    scales = np.full(5, 0.05, np.float32)  # 127 of them are more than any value there
+    out = experts.apply(hidden, topk_ids=ids, topk_weights=weights, a2_scale=scales)
+    expected = reference_experts(w1_values, w2_values, hidden, ids, weights)
+    assert relative_error(out, expected) < 0.06
+    with pytest.raises(moebius.InvalidArgument):
+        experts.apply(hidden, topk_ids=ids, topk_weights=weights)
