@@ -162,6 +162,7 @@ def main() -> int:
         arguments.layers = 4 if arguments.device == "cpu" else 8
     os.environ.setdefault("MOEBIUS_THREADS", str(arguments.threads))
     os.environ.setdefault("MOEBIUS_EXECUTOR", arguments.executor)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here needs a network
     try:
         import torch
         import transformers
