@@ -22,6 +22,8 @@
 #include <vector>
 
 #include "moebius/group.h"
+#include "moebius/low_latency.h"
+#include "moebius/tensor.h"
 #include "tests/comm/piped_processes.h"
 #include "tests/error_text.h"
 
@@ -239,6 +241,46 @@ TEST(OwnProcesses, ASubGroupThatLosesAMemberNamesItAndOthersGoOn) {
       reports[2].message,
       "rank 0: go on, epoch 2: rank 1 has died: its process has ended (in a sub-group: rank 0 "
       "is rank 2, rank 1 is rank 3 of the group that was split)");
+}
+
+TEST(OwnProcesses, LowLatencyGoesOnWithoutOneThatIsKilled) {
+  const auto body = [](const Bootstrap& bootstrap) {
+    const auto group = make_process_group(bootstrap);
+    LowLatency transport(*group, ExpertPlacement::linear(4, 4),
+                         {.max_tokens = 4,
+                          .hidden = 128,
+                          .topk = 2,
+                          .in_dtype = DType::kF32,
+                          .excludes_missing = true});
+    const Tensor x = Tensor::zeros({2, 128}, DType::kF32);
+    const Tensor weights = Tensor::zeros({2, 2}, DType::kF32);
+    const Tensor ids = Tensor::zeros({2, 2}, DType::kI32);
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      ids.data<int32_t>()[i] = static_cast<int32_t>(i);
+      set_float(weights, i, 1);
+    }
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      set_float(x, i, 1);
+    }
+    for (int call = 0; call < 4; ++call) {
+      if (group->rank() == 3 && call == 1) {
+        raise(SIGKILL);
+      }
+      const auto rows = transport.dispatch({.x = x, .topk_ids = ids}, Stream());
+      const auto sum = transport.combine({.x = rows.x, .topk_ids = ids, .topk_weights = weights},
+                                         *rows.handle, Stream());
+      // Token 1 has the experts of the ranks 2 and 3.
+      const bool has_lost = transport.dead_ranks()[3];
+      expect(get_float(sum.x, 0) == 2, "token 0 has lost an expert");
+      expect(call == 0 || get_float(sum.x, 128) == (has_lost ? 1 : 2), "token 1 is wrong");
+    }
+    expect(transport.dead_ranks()[3], "rank 3 is not excluded");
+  };
+  const auto reports = PipedProcesses({.num_ranks = 4, .timeout = kLong}, body).wait(kLong);
+  for (const size_t rank : {0u, 1u, 2u}) {
+    ASSERT_TRUE(reports[rank].has_reported) << "rank " << rank << " has not ended";
+    EXPECT_EQ(reports[rank].message, "") << "rank " << rank;
+  }
 }
 
 }  // namespace

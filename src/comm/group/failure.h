@@ -45,7 +45,7 @@ struct Failure {
 
   int32_t author = 0;       // the rank that found out
   int32_t guilty = -1;      // the rank that it blames; -1: nobody can be named
-  bool is_silence = false;  // the guilty rank has left, or has not come in time
+  bool is_silence = false;  // the guilty rank has left, has died, or has not come in time
   int64_t epoch = 0;        // of the author's call
   FixedText<64> op;         // of the author's call
   FixedText<64> guilty_op;  // where both were in different calls of this epoch: the other's op

@@ -62,8 +62,10 @@ void ProcessGroup::hear_failures() {
     }
     const int peer = ended.front();
     const Board::Part& theirs = board_->part(peer);
-    tell_failure(make_failure(peer, {theirs.op.get(), theirs.epoch}, peer,
-                              std::string_view(ProcessWatch::describe(ended, not_come))));
+    Failure failure = make_failure(peer, {theirs.op.get(), theirs.epoch}, peer,
+                                   std::string_view(ProcessWatch::describe(ended, not_come)));
+    failure.is_silence = true;
+    tell_failure(failure);
     board_->read_told(num_seen_, failures_);
   }
 }
