@@ -16,7 +16,7 @@ from .config import expect_sms
 from .ep_handle import EPHandle, Route
 from .events import EventHandle, EventOverlap, cuda_event_of
 from .expand import Expansion, expand, gather_rows, sum_rows
-from .high_throughput_calls import send_rows
+from .high_throughput_calls import list_counts, send_rows
 from .ranks import Ranks, domain_size
 from .tensors import cuda, expect_tensor, list_biases, padded, split_scales
 
@@ -308,7 +308,7 @@ class ElasticBuffer:
             topk_idx=topk_idx,
             num_recv_tokens=route.room,
             num_expanded_tokens=num_expanded,
-            num_recv_tokens_per_expert_list=[] if room else rows.expert_counts.tolist(),
+            num_recv_tokens_per_expert_list=[] if room else list_counts(rows),
             psum_num_recv_tokens_per_scaleup_rank=torch.cumsum(per_rank, 0).to(torch.int32),
             psum_num_recv_tokens_per_expert=ends.to(torch.int32),
             num_unaligned_recv_tokens_per_expert=counts.to(torch.int32) if do_expand else None,

@@ -55,6 +55,12 @@ def send_rows(
     return rows, into, ids, weights
 
 
+def list_counts(rows: Dispatched) -> list[int]:
+    """The selections of each local expert; none where the rank has no expert."""
+    counts = rows.expert_counts
+    return [] if counts is None else [int(count) for count in counts.tolist()]
+
+
 class HighThroughputCalls:
     """Mixed into Buffer."""
 
@@ -188,7 +194,7 @@ class HighThroughputCalls:
             rank=ranks.rank,
             spans_nodes=ranks.num_nodes > 1,
         )
-        counts = [] if num_worst_tokens else rows.expert_counts.tolist()
+        counts = [] if num_worst_tokens else list_counts(rows)
         event = self._streams.end(
             turn, (*payloads, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
         )

@@ -1,0 +1,427 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""The drop-in for deep_ep: the check over processes, and what it does not look at."""
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import run_threads, torch
+from test_groups import run_program
+
+import moebius
+
+if torch is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+import moebius.deep_ep as deep_ep
+from moebius.deep_ep import Buffer, Config, ElasticBuffer, EventHandle, EventOverlap
+
+EXPERTS, TOPK, HIDDEN = 8, 2, 128
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_check_finds_all_right(size: int) -> None:
+    command = [sys.executable, "-m", "moebius.deep_ep.check", "--device", "cpu", "--rounds", "2"]
+    ended = subprocess.run(
+        [*command, "--num-processes", str(size), "--num-tokens", "24"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0 and ended.stdout.endswith("all is right\n"), ended.stderr
+
+
+def test_the_check_says_what_is_wrong() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "moebius.deep_ep.check", "--num-experts", "7"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert "num_experts is 7, expected a multiple of 2" in ended.stderr
+
+
+def inputs(rank: int, tokens: int = 5) -> tuple[Any, Any, Any]:
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(tokens, HIDDEN, generator=generator).bfloat16()
+    ids = torch.randint(0, EXPERTS, (tokens, TOPK), generator=generator)
+    return x, ids, torch.rand(tokens, TOPK, generator=generator)
+
+
+def dispatch(buffer: Buffer, x: Any, ids: Any, weights: Any = None, **options: Any) -> Any:
+    per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+    layout = (per_rank, per_node, in_rank, per_expert)
+    return buffer.dispatch(x, None, *layout, ids, weights, **options), layout
+
+
+def low_latency(buffer: Buffer, x: Any, ids: Any, **options: Any) -> Any:
+    return buffer.low_latency_dispatch(x, ids, 8, EXPERTS, use_fp8=False, **options)
+
+
+# Names.
+
+
+def test_importing_the_name_takes_no_torch() -> None:
+    program = "import sys, moebius.deep_ep; print('torch' in sys.modules)"
+    assert run_program(program) == ["False\n"]
+
+
+def test_install_lets_deep_ep_be_imported() -> None:
+    program = """
+import moebius.deep_ep as ours
+assert not ours.is_installed()
+ours.install()
+ours.install()
+import deep_ep, deep_ep.utils, deep_ep.utils.event
+from deep_ep import Buffer, Config, ElasticBuffer, EPHandle, EventHandle, EventOverlap, topk_idx_t
+from deep_ep.utils import EventHandle as again
+assert deep_ep is ours and again is EventHandle and Buffer is ours.Buffer
+assert ours.__spec__.name == "moebius.deep_ep" and ours.is_installed()
+try:
+    import deep_ep.nothing
+except ModuleNotFoundError as error:
+    print(error.name)
+ours.uninstall()
+try:
+    import deep_ep
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+    assert run_program(program)[0].split() == ["deep_ep.nothing", "deep_ep"]
+
+
+def test_another_deep_ep_is_not_replaced() -> None:
+    program = """
+import sys, types
+import moebius.deep_ep as ours
+sys.modules["deep_ep"] = types.ModuleType("deep_ep")
+try:
+    ours.install()
+except ours._install.InvalidArgument as error:
+    print(error)
+"""
+    assert "expected a call of install() before its import" in run_program(program)[0]
+
+
+def test_the_package_lists_its_names() -> None:
+    assert deep_ep.topk_idx_t == torch.int64
+    assert set(deep_ep.__all__) <= set(dir(deep_ep))
+    with pytest.raises(AttributeError, match="no attribute 'HybridEPBuffer'"):
+        deep_ep.HybridEPBuffer
+
+
+# Values without a group.
+
+
+def test_configs() -> None:
+    config = Config(24, 8, 256)
+    assert (config.num_sms, config.num_max_rdma_chunked_recv_tokens) == (24, 256)
+    assert config.get_nvl_buffer_size_hint(1024, 4) > 0
+    assert config.get_rdma_buffer_size_hint(1024, 16) == 0
+    for num_ranks in (1, 5, 160):
+        assert Buffer.get_dispatch_config(num_ranks).num_sms == Buffer.num_sms
+        assert Buffer.get_combine_config(num_ranks).num_sms == Buffer.num_sms
+    for wrong in ((3,), (-2,), (20, 0)):
+        with pytest.raises(moebius.InvalidArgument):
+            Config(*wrong)
+    with pytest.raises(moebius.InvalidArgument):
+        Buffer.get_dispatch_config(0)
+    before = Buffer.num_sms
+    Buffer.set_num_sms(before + 2)
+    assert Buffer.num_sms == before + 2 == Buffer.get_combine_config(2).num_sms
+    Buffer.set_num_sms(before)
+    assert Buffer.get_low_latency_rdma_size_hint(128, 7168, 8, 256) > 128 * 7168
+
+
+def test_events_on_the_cpu_are_past() -> None:
+    event = Buffer.capture()
+    called: list[int] = []
+    event.register_hook_after_wait(lambda: called.append(1))
+    with pytest.raises(moebius.InvalidArgument, match="has a hook already"):
+        event.register_hook_after_wait(lambda: None)
+    with event(release_handle=True):
+        assert called == []
+    assert called == [1] and event.event is None
+    with pytest.raises(moebius.InvalidArgument, match="has no event"):
+        event.current_stream_wait()
+    EventOverlap(EventHandle()).current_stream_wait()
+    with EventOverlap():
+        pass
+
+
+# Buffers among threads.
+
+
+def test_nodes() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        (rows, _, row_weights, counts, handle, _), layout = dispatch(buffer, x, ids, weights)
+        nodes = ids // (EXPERTS // 2)
+        assert layout[1].tolist() == [int((nodes == node).any(1).sum()) for node in range(2)]
+        assert len(handle) == 10 and handle[0] is layout[2] or torch.equal(handle[0], layout[2])
+        assert handle[-4][-1] == len(rows) and len(handle[7]) == len(rows)
+        sums, summed, _ = buffer.internode_combine(rows, handle, row_weights)
+        assert torch.equal(summed, weights)
+        copies = layout[2].sum(1, keepdim=True)
+        assert torch.allclose(sums.float(), x.float() * copies, rtol=1e-2)
+        again = buffer.internode_dispatch(x, handle)[0]
+        assert torch.equal(again, rows)
+        elastic = ElasticBuffer(group, num_max_tokens_per_rank=5)
+        assert elastic.get_logical_domain_size() == (2, 2)
+        assert (elastic.scaleout_rank_idx, elastic.scaleup_rank_idx) == divmod(group.rank, 2)
+        *_, route, _ = elastic.dispatch(x, ids, weights, num_experts=EXPERTS)
+        ends = route.psum_num_recv_tokens_per_scaleup_rank
+        assert ends.shape == (2,) and ends[-1] == len(rows)
+
+    run_threads(body, 4, ranks_per_node=2)
+
+
+@pytest.mark.parametrize("experts", [3, 5])
+def test_experts_that_ranks_cannot_share_equally(experts: int) -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        ids %= experts
+        _, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, experts)
+        *_, counts, handle, _ = buffer.dispatch(
+            x,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=ids,
+            topk_weights=weights,
+        )
+        owned = experts // 4 + (group.rank < experts % 4)
+        assert len(counts) == owned
+        rows, counts, handle, _, _ = buffer.low_latency_dispatch(x, ids, 16, experts)
+        assert rows[0].shape == (owned, 16 * 4, HIDDEN) and counts.shape == (owned,)
+        y = torch.ones(rows[0].shape).bfloat16()
+        sums, _, _ = buffer.low_latency_combine(y, ids, weights, handle)
+        assert torch.allclose(sums.float(), weights.sum(1, keepdim=True), rtol=1e-2)
+
+    run_threads(body, 4)
+
+
+def test_handles_of_low_latency_are_good_until_the_dispatch_after_the_next() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        kept = [low_latency(buffer, x, ids, return_recv_hook=k == 1) for k in range(3)]
+        rows, _, handle, _, hook = kept[1]
+        live = weights.sum(1, keepdim=True)
+        for _ in range(3):  # as often as one likes
+            sums, _, _ = buffer.low_latency_combine(rows, ids, weights, handle)
+            assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
+        hook()  # what combine has done already
+        with pytest.raises(moebius.InvalidArgument, match="a dispatch before the last two"):
+            buffer.low_latency_combine(kept[0][0], ids, weights, kept[0][2])
+
+    run_threads(body, 2)
+
+
+def test_masked_ranks() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        low_latency(buffer, x, ids)
+        if group.rank == 3:
+            return
+        with pytest.raises(moebius.InvalidArgument, match="expected another rank less than 4"):
+            buffer.low_latency_update_mask_buffer(group.rank, True)
+        buffer.low_latency_update_mask_buffer(3, True)
+        status = torch.zeros(4, dtype=torch.int32)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 0, 0, 1]
+        rows, counts, handle, *_ = low_latency(buffer, x, ids)
+        expected = [
+            sum(int((inputs(source)[1] == 2 * group.rank + k).sum()) for source in range(3))
+            for k in range(2)
+        ]
+        assert counts.tolist() == expected
+        sums, *_ = buffer.low_latency_combine(rows, ids, weights, handle)
+        live = weights.masked_fill(ids >= 6, 0).sum(1, keepdim=True)
+        assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
+        buffer.low_latency_clean_mask_buffer()
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 0, 0, 0]
+
+    run_threads(body, 4)
+
+
+def test_with_enable_shrink_ranks_that_have_gone_are_left_out() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group, enable_shrink=True)
+        x, ids, weights = inputs(group.rank)
+        low_latency(buffer, x, ids)
+        if group.rank == 1:
+            buffer.destroy()
+            return
+        buffer.clean_low_latency_buffer(8, HIDDEN, EXPERTS)
+        status = torch.zeros(3, dtype=torch.int32)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 1, 0]
+        rows, _, handle, *_ = low_latency(buffer, x, ids)
+        buffer.low_latency_combine(rows, ids, weights, handle)
+
+    run_threads(body, 3)
+
+
+def test_destroyed_buffers_and_results_that_outlive_them() -> None:
+    def body(group: moebius.Group) -> Any:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        (rows, *_, handle, _), _ = dispatch(buffer, x, ids, weights)
+        buffered = low_latency(buffer, x, ids)
+        group.barrier()
+        buffer.destroy()
+        buffer.destroy()
+        assert "destroyed" in repr(buffer)
+        for call in (
+            lambda: buffer.get_dispatch_layout(ids, EXPERTS),
+            lambda: buffer.combine(rows, handle),
+            lambda: low_latency(buffer, x, ids),
+            lambda: buffer.low_latency_clean_mask_buffer(),
+        ):
+            with pytest.raises(moebius.InvalidArgument, match="this Buffer has been destroyed"):
+                call()
+        elastic = ElasticBuffer(group)
+        elastic.destroy()
+        with pytest.raises(moebius.InvalidArgument, match="this ElasticBuffer has been destroyed"):
+            elastic.barrier()
+        return rows, handle, buffered
+
+    kept = run_threads(body, 2)
+    gc.collect()
+    for rows, handle, buffered in kept:
+        assert torch.isfinite(rows.float()).all() and handle[0][-1, 0] >= 0
+        assert buffered[1].sum() >= 0
+
+
+def test_what_is_refused_is_refused_by_name() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer, x = Buffer(group), torch.zeros(3, HIDDEN)
+        with pytest.raises(moebius.Unsupported, match="get_local_buffer_tensor"):
+            buffer.get_local_buffer_tensor(torch.bfloat16)
+        if not torch.cuda.is_available():
+            with pytest.raises(moebius.Unsupported, match="get_comm_stream"):
+                buffer.get_comm_stream()
+        ids = torch.zeros(3, TOPK, dtype=torch.int64)
+        with pytest.raises(moebius.InvalidArgument, match="x is a float, expected a torch.Tensor"):
+            buffer.dispatch([1.0, 2.0], None)
+        with pytest.raises(moebius.InvalidArgument, match="use_ue8m0 is set without round_scale"):
+            buffer.low_latency_dispatch(x.bfloat16(), ids, 8, EXPERTS, use_ue8m0=True)
+        (rows, *_, handle, _), _ = dispatch(buffer, x, ids)
+        with pytest.raises(moebius.InvalidArgument, match="handle and topk_idx"):
+            buffer.dispatch(x, handle, topk_idx=ids)
+        with pytest.raises(moebius.InvalidArgument, match="x has .* rows, expected"):
+            buffer.combine(torch.zeros(len(rows) + 1, HIDDEN), handle)
+        elastic = ElasticBuffer(group)
+        with pytest.raises(moebius.Unsupported, match="engram, pp and agrs"):
+            elastic.engram_write(x)
+        with pytest.raises(moebius.InvalidArgument, match="expected an EPHandle"):
+            elastic.combine(x, handle)
+        with pytest.raises(moebius.InvalidArgument, match="neither handle nor topk_idx"):
+            elastic.dispatch(x)
+        *_, route, _ = elastic.dispatch(x, ids, num_experts=EXPERTS)
+        with pytest.raises(moebius.InvalidArgument, match="num_experts is 4, expected 8"):
+            elastic.dispatch(x, num_experts=4, handle=route)
+
+    run_threads(body, 1)
+    for group, comm in ((None, None), (1, 1)):
+        with pytest.raises(moebius.InvalidArgument, match="expected one of the two"):
+            Buffer(group, comm=comm)
+
+
+class Communicator:
+    """What is used of one of mpi4py."""
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 1
+
+    def allgather(self, value: bytes) -> list[bytes]:
+        return [value]
+
+
+def test_a_communicator_stands_for_a_group() -> None:
+    communicator = Communicator()
+    buffer = Buffer(None, comm=communicator)
+    assert buffer.group is communicator and (buffer.rank, buffer.group_size) == (0, 1)
+    x, ids, _ = inputs(0)
+    (rows, *_), _ = dispatch(buffer, x, ids)
+    assert torch.equal(rows, x)
+
+
+# Processes.
+
+HEAD = """
+import os, signal, sys
+import torch, torch.distributed as dist
+import moebius
+from moebius.deep_ep import Buffer
+from test_deep_ep import dispatch, inputs
+rank, size = map(int, sys.argv[1:])
+store = "file://" + os.environ["STORE"]
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
+x, ids, weights = inputs(rank)
+buffer = Buffer(dist.group.WORLD)
+"""
+
+KILLED = """
+dispatch(buffer, x, ids)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        dispatch(buffer, x, ids)
+except moebius.CommError as error:
+    print(error.peer)
+os._exit(0)
+"""
+
+DIFFERENT = """
+try:
+    dispatch(buffer, x if rank else x[:, :64].contiguous(), ids)
+except moebius.Error as error:
+    print(type(error).__name__, str(error).count(chr(10)))
+os._exit(0)
+"""
+
+
+def test_arguments_that_differ_between_ranks_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    assert run_program(HEAD + DIFFERENT, size=2) == ["InvalidArgument 0\n"] * 2
+
+
+def test_a_process_that_was_killed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = str(tmp_path / "store")
+    environment = {**os.environ, "STORE": store}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HEAD + KILLED, str(rank), "3"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent,
+            env=environment,
+        )
+        for rank in range(3)
+    ]
+    try:
+        outs = [process.communicate(timeout=90)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [outs[0], outs[2]] == ["1\n"] * 2
