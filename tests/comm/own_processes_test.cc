@@ -210,7 +210,8 @@ TEST(OwnProcesses, OneThatEndsBeforeTheOthersLookForItIsNamedAtOnce) {
   const auto reports = PipedProcesses({.num_ranks = 3, .timeout = kLong}, body).wait(kLong / 2);
   for (const size_t rank : {0u, 2u}) {
     ASSERT_TRUE(reports[rank].has_reported) << "rank " << rank << " has not ended";
-    EXPECT_EQ(reports[rank].peer, 1) << reports[rank].message;
+    // The first of the others that gives up may be named beside it.
+    expect_mentions(reports[rank].message, "rank 1 has died: its process has ended");
     EXPECT_LT(reports[rank].ended - start, kLong / 4);
   }
 }
