@@ -887,7 +887,8 @@ typedef struct moebius_low_latency_combine_input {
   int32_t records_event;
   const moebius_tensor* x_into; /* [T, H] in_dtype; may be NULL */
 } moebius_low_latency_combine_input;
-/* Arrays: x [T, H].  Collective. */
+/* Arrays: x [T, H].  Each dispatch is combined once; on CPUs a second combine gives
+ * MOEBIUS_INVALID_ARGUMENT.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_low_latency_combine(moebius_low_latency transport,
                             const moebius_low_latency_combine_input* input,

@@ -198,9 +198,10 @@ class LowLatency {
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream);
 
-  // The sums are written into out_x, if it is given; it is [T, H] in_dtype.  Throws
-  // InvalidArgument: a wrong shape, dtype or device, a handle that is not of this object's
-  // dispatch; CommError as dispatch does.
+  // The sums are written into out_x, if it is given; it is [T, H] in_dtype.  Each dispatch is
+  // combined once: its flags cannot tell two combines apart.  Throws InvalidArgument: a wrong
+  // shape, dtype or device, a handle that is not of this object's dispatch, on CPUs one that was
+  // combined before; CommError as dispatch does.
   LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
                                   const LowLatencyHandle& handle,
                                   const Stream& stream,

@@ -13,6 +13,7 @@
 
 #include "comm/low_latency/logfmt.h"
 #include "tests/comm/low_latency_calls.h"
+#include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
@@ -564,6 +565,22 @@ TEST(LowLatencyErrors, EveryRankRefusesRowsOfAnotherCoding) {
         EXPECT_THROW(transport.combine(back, *received.handle, stream), InvalidArgument);
       }
     }
+  });
+}
+
+TEST_P(LowLatencyTest, EachDispatchIsCombinedOnce) {
+  const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+  run(p, make_inputs(p), [&](LowLatencyRank& r) {
+    const auto received = r.dispatch();
+    LowLatencyCombineInput back{run_experts(p, r.rank, received), r.in.ids, r.in.weights};
+    back.topk_weights = Tensor();  // what is refused for another reason is no combine
+    EXPECT_THROW(r.transport.combine(back, *received.handle, r.stream), InvalidArgument);
+    back.topk_weights = r.in.weights;
+    const Tensor sums = r.transport.combine(back, *received.handle, r.stream).x;
+    EXPECT_TRUE(same_bytes(sums, expected_combined(p, r.in)));
+    expect_mentions(
+        message_of<InvalidArgument>([&] { r.transport.combine(back, *received.handle, r.stream); }),
+        "this dispatch was combined before");
   });
 }
 

@@ -206,8 +206,9 @@ class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone,
   using Base::Base;
 
   void prepare() override {
+    output_ = {};
+    Base::run();  // each dispatch is combined once, and gives equal rows
     if (!x_) {
-      Base::run();
       x_ = expert_contribution(problem_, rank_, output_);
       combined_ = Tensor::zeros(own().payloads[0].shape(), DType::kBF16);
     }

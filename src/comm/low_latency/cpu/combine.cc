@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
 #include "comm/low_latency/logfmt.h"
@@ -322,6 +323,8 @@ Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& cal
   const auto& [input, handle, stream, out] = call;
   const LowLatencyHandleState& own = own_handle(handle);
   expect_combine(input, own.num_tokens, own.num_rows, out);
+  expect(!std::exchange(own.is_combined, true),
+         "this dispatch was combined before, expected a dispatch for each combine");
   stream.wait(input.previous);
   auto transfer = std::make_shared<Transfer>(Transfer{*this,
                                                       stream,

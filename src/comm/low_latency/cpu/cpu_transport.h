@@ -31,6 +31,8 @@ struct LowLatencyHandleState final : LowLatencyHandle,
   int bank = 0;
   int64_t num_tokens = 0;
   int64_t num_rows = 0;  // of an expert in the outputs
+  // The flags of returned rows hold the number of the dispatch, so they can tell one combine only.
+  mutable bool is_combined = false;
   std::vector<ReceivedSelection> selections;
   std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
 };
