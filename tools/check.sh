@@ -10,8 +10,8 @@ Usage: tools/check.sh [BASE]
 
 Run this before a commit. It checks the format of all sources and the include arrows, compiles every
 host source with clang (-fsyntax-only, tools/check_syntax.py), checks the types of the Python package
-with mypy, and runs clang-tidy on the host sources (src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is named and passed
-over.
+with mypy, and runs clang-tidy on the host sources (src/**/*.cc) that differ from BASE (default HEAD).
+A tool that is not installed is named and passed over.
 HELP
 }
 case "${1:-}" in
