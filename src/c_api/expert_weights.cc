@@ -61,6 +61,16 @@ ExpertWeights read_expert_weights(const moebius_expert_weights* given, const Str
   return result;
 }
 
+void expect_described(const ExpertWeights& weights) {
+  expect_defined(weights.w1, "w1");
+  expect_defined(weights.w2, "w2");
+  expect(weights.w1.num_dims() == 3 && weights.w2.num_dims() == 3, [&] {
+    return fmt::format("shapes of w1 and w2 are {} and {}, expected 3 dimensions each",
+                       to_string(weights.w1.shape()), to_string(weights.w2.shape()));
+  });
+  weights.quant.validate();
+}
+
 ActivationSpec read_activation(const moebius_activation* given) {
   const moebius_activation activation = read_optional(given, "activation");
   ActivationSpec spec;

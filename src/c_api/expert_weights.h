@@ -15,6 +15,9 @@ namespace moebius::c_api {
 
 // Null stands for no weights.
 ExpertWeights read_expert_weights(const moebius_expert_weights* weights, const Stream& stream);
+// What experts can be described from: w1 and w2 are given and have three dimensions each, and the
+// quantization means something.  Throws InvalidArgument.
+void expect_described(const ExpertWeights& weights);
 // Null stands for gated silu.
 ActivationSpec read_activation(const moebius_activation* activation);
 // bf16, f16 or f32, the types of hidden states.

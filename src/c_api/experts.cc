@@ -51,13 +51,7 @@ struct ExpertsObject : Object {
 };
 
 ExpertsDesc describe(const ExpertWeights& weights, const moebius_experts_options& options) {
-  expect_defined(weights.w1, "w1");
-  expect_defined(weights.w2, "w2");
-  expect(weights.w1.num_dims() == 3 && weights.w2.num_dims() == 3, [&] {
-    return fmt::format("shapes of w1 and w2 are {} and {}, expected 3 dimensions each",
-                       to_string(weights.w1.shape()), to_string(weights.w2.shape()));
-  });
-  weights.quant.validate();
+  expect_described(weights);
   ExpertsDesc desc;
   desc.num_local_experts = weights.w1.dim(0);
   desc.num_experts =

@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -114,14 +112,7 @@ MoeLayerWeights read_weights(const moebius_layer_weights& given,
                              const LayerPlan& plan,
                              const Stream& stream) {
   MoeLayerWeights weights = read_tensors(given, stream);
-  expect_defined(weights.experts.w1, "w1");
-  expect_defined(weights.experts.w2, "w2");
-  expect(weights.experts.w1.num_dims() == 3 && weights.experts.w2.num_dims() == 3, [&] {
-    return fmt::format("shapes of w1 and w2 are {} and {}, expected 3 dimensions each",
-                       to_string(weights.experts.w1.shape()),
-                       to_string(weights.experts.w2.shape()));
-  });
-  weights.experts.quant.validate();
+  expect_described(weights.experts);
   weights.shared.quant.validate();
   const RouterConfig router = read_router_config(given.router_config, stream.device());
   if (given.router != nullptr) {  // otherwise calls bring ids, or the caller's routing chooses
