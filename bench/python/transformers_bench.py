@@ -21,7 +21,7 @@ import time
 from typing import Any, Callable
 
 SKIPPED = 77
-# Of an experts module in bf16: |result - eager| / |eager|.
+# An experts module in bf16 may differ from eager by this much: |result - eager| / |eager|.
 LIMIT = 1e-2
 PROMPT = 64  # tokens of a sequence before its decode steps
 

@@ -231,7 +231,7 @@ class HighThroughput {
 
   Group& group() const;
   const ExpertPlacement& placement() const;
-  // What the next calls use: what set_configs() has set last, or what the object was made with.
+  // These say what the next calls use: what set_configs() has set last, or the constructor's.
   const DispatchConfig& dispatch_config() const;
   const DispatchConfig& combine_config() const;
   // The bytes of windows and buffers that this rank holds for the object now.  Memory is made by

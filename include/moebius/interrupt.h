@@ -16,9 +16,9 @@ namespace moebius MOEBIUS_API {
 using InterruptCheck = std::function<bool()>;
 
 // From now on threads that wait for other ranks on the host call `check` about 20 times a second.
-// Where it returns true, or throws, the wait ends with a CommError whose peer is the rank itself:
-// the group is broken, and the other ranks are told.  An empty function: nobody is asked.  Kernels
-// of GPUs are not interrupted; they have deadlines.
+// The wait of a thread for which it returns true, or throws, ends with a CommError whose peer is
+// the rank itself: the group is broken, and the other ranks are told.  With an empty function
+// nobody is asked.  Kernels of GPUs are not interrupted; they have deadlines.
 void set_interrupt_check(InterruptCheck check);
 
 }  // namespace moebius

@@ -14,7 +14,8 @@ from typing import Any
 from . import _structs as s
 from ._library import lib
 
-# What a callback has raised, by thread.  errors.check() raises it in place of the library's error.
+# This keeps what a callback has raised, by thread.  errors.check() raises it in place of the
+# library's error.
 raised: dict[int, BaseException] = {}
 
 

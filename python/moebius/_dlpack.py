@@ -13,7 +13,7 @@ from .errors import InvalidArgument, check
 
 _NAMES = (b"dltensor", b"dltensor_versioned")
 _USED_NAMES = (b"used_dltensor", b"used_dltensor_versioned")
-# Where the two structs have their deleter.
+# The two structs have their deleter at these bytes.
 _DELETERS = (56, 16)
 _CUDA_DEVICES = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
