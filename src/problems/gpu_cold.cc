@@ -18,28 +18,35 @@ namespace {
 // every call finds it in the same state, whatever ran before.
 constexpr auto kPause = std::chrono::milliseconds(4);
 
+// Enqueues setting every byte of a tensor.
+void fill(const Tensor& tensor, int byte, const Stream& stream) {
+  cuda::check_cuda(cudaMemsetAsync(tensor.raw(), byte, static_cast<size_t>(tensor.nbytes()),
+                                   cuda::as_stream(stream.native_handle())),
+                   "cudaMemsetAsync");
+}
+
 }  // namespace
 
-ColdGpu::ColdGpu(int device_index)
-    : stream_(Stream::cuda(device_index)),
-      flush_(Tensor::zeros({int64_t{256} << 20}, DType::kU8, stream_.device())) {}
+L2Flush::L2Flush(Device device) : bytes_(Tensor::empty({int64_t{256} << 20}, DType::kU8, device)) {}
+
+void L2Flush::flush(const Stream& stream) const {
+  fill(bytes_, 0, stream);
+}
+
+ColdGpu::ColdGpu(int device_index) : stream_(Stream::cuda(device_index)), l2_(stream_.device()) {}
 
 Tensor ColdGpu::take(const Tensor& tensor) const {
   return testing::Place(stream_).take(tensor);
 }
 
 void ColdGpu::poison(const Tensor& tensor) const {
-  cuda::check_cuda(cudaMemsetAsync(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()),
-                                   cuda::as_stream(stream_.native_handle())),
-                   "cudaMemsetAsync");
+  fill(tensor, 0xff, stream_);
 }
 
 double ColdGpu::seconds(const std::function<void()>& work) const {
   stream_.synchronize();
   std::this_thread::sleep_for(kPause);
-  cuda::check_cuda(cudaMemsetAsync(flush_.raw(), 0, static_cast<size_t>(flush_.nbytes()),
-                                   cuda::as_stream(stream_.native_handle())),
-                   "cudaMemsetAsync");
+  l2_.flush(stream_);
   const Event begin = stream_.record_timed();
   work();
   const Event end = stream_.record_timed();

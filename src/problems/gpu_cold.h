@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
+// L2Flush: takes everything out of a GPU's L2 cache.
 // ColdGpu: measures by events how long a GPU takes for work on a stream when none of its data is in
-// the L2 cache.
+// that cache.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,17 @@
 #include "moebius/tensor.h"
 
 namespace moebius::bench {
+
+class L2Flush {
+ public:
+  L2Flush() = default;
+  explicit L2Flush(Device device);
+  // Enqueues it; it may be captured.
+  void flush(const Stream& stream) const;
+
+ private:
+  Tensor bytes_;  // more than any L2 cache holds
+};
 
 class ColdGpu {
  public:
@@ -31,7 +43,7 @@ class ColdGpu {
 
  private:
   Stream stream_;
-  Tensor flush_;  // larger than any L2 cache
+  L2Flush l2_;
 };
 
 }  // namespace moebius::bench

@@ -32,6 +32,7 @@
 #include "moebius/profile.h"
 #include "moebius/tolerance.h"
 #include "moebius/workspace.h"
+#include "problems/gpu_cold.h"
 #include "problems/random_layer.h"
 #include "problems/statistics.h"
 
@@ -258,6 +259,7 @@ class LayerRun {
  private:
   struct Rank {
     Stream stream;
+    L2Flush l2;
     WorkspacePool workspaces;
     std::unique_ptr<MoeLayer> layer;
     Tensor hidden;
@@ -289,6 +291,7 @@ class LayerRun {
     auto made = std::make_unique<Rank>();
     Rank& rank = *made;
     rank.stream = Stream::cuda(group.device().index);
+    rank.l2 = L2Flush(rank.stream.device());
     MoeLayerWeights weights = share_of(
         whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
                                              /*enable_expert_parallel=*/true, problem_.backend));
@@ -314,7 +317,10 @@ class LayerRun {
     rank.forward(nullptr);  // makes the second set of buffers of low latency, see Graph
     rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
     rank.clock = std::make_unique<GpuClock>(group, rank.stream);
-    rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},
+    // A model has other layers, so a call finds none of this one's weights in the L2 cache.
+    rank.clock->set({.prepare = [&rank] { rank.l2.flush(rank.stream); },
+                     .body = [&rank] { rank.forward(nullptr); },
+                     .finish = {}},
                     problem_.replays() ? GpuLaunch::kGraph : GpuLaunch::kStream);
     return made;
   }
