@@ -15,7 +15,9 @@
 namespace moebius {
 
 // Takes GNU's runtime, or another one that has its functions (LLVM's, Intel's).  Nothing is loaded
-// for it.  Throws Unsupported where the process has loaded none.
+// for it.  Null where the process has loaded none.
+std::shared_ptr<ParallelExecutor> find_openmp_executor();
+// Throws Unsupported in place of null.
 std::shared_ptr<ParallelExecutor> make_openmp_executor();
 
 }  // namespace moebius

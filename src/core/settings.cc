@@ -38,9 +38,9 @@ constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_BIND_THREADS", "0",
      "1 binds each of them to a CPU of the thread that makes the calls",
      "at the first parallel loop of a thread", SettingRange{0, 1}},
-    {"MOEBIUS_EXECUTOR", "own",
-     "whose threads run loops of CPU streams: own, or openmp for those of the OpenMP runtime that "
-     "the process has loaded, as torch has",
+    {"MOEBIUS_EXECUTOR", "auto",
+     "whose threads run loops of CPU streams: own, openmp for those of the OpenMP runtime that the "
+     "process has loaded, as torch has, or auto for openmp where there is such a runtime",
      "at the first parallel loop of a thread"},
     {"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails",
      "when a group whose options name no timeout is made", SettingRange{1, kMostMs}},

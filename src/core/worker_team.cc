@@ -59,13 +59,12 @@ void expect_no_error(int status, std::string_view call) {
   }
 }
 
-// How many there were until now; from now on they are counted.
+// They are counted from the start: the threads of an OpenMP runtime are not in the child, either,
+// and it may have had some before our first loop.
+const int counting_status = pthread_atfork(nullptr, nullptr, enter_child);
+
 unsigned count_forks() {
-  static const bool is_counting = [] {
-    expect_no_error(pthread_atfork(nullptr, nullptr, enter_child), "pthread_atfork");
-    return true;
-  }();
-  (void)is_counting;
+  expect_no_error(counting_status, "pthread_atfork");
   return process.num_forks.load(std::memory_order_relaxed);
 }
 
@@ -192,9 +191,12 @@ void run_on(ParallelExecutor& executor, int num_threads, Job job, void* context)
 
 // The executor that MOEBIUS_EXECUTOR names; null: the team has threads of its own.
 std::shared_ptr<ParallelExecutor> chosen_executor() {
-  const std::string name = setting("MOEBIUS_EXECUTOR").value_or("own");
-  expect(name == "own" || name == "openmp",
-         [&] { return fmt::format("MOEBIUS_EXECUTOR is {}, expected own or openmp", name); });
+  const std::string name = setting("MOEBIUS_EXECUTOR").value_or("auto");
+  expect(name == "auto" || name == "own" || name == "openmp",
+         [&] { return fmt::format("MOEBIUS_EXECUTOR is {}, expected auto, own or openmp", name); });
+  if (name == "auto") {
+    return count_forks() == 0 ? find_openmp_executor() : nullptr;
+  }
   return name == "own" ? nullptr : make_openmp_executor();
 }
 

@@ -6,6 +6,8 @@
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -35,7 +37,7 @@ void run_a_loop() {
 TEST(OpenmpExecutor, UnknownNamesAndMissingRuntimesAreRefused) {
   on_new_thread([] {
     const ScopedSetting setting("MOEBIUS_EXECUTOR", "tbb");
-    expect_error({"MOEBIUS_EXECUTOR is tbb", "own or openmp"}, run_a_loop);
+    expect_error({"MOEBIUS_EXECUTOR is tbb", "auto, own or openmp"}, run_a_loop);
   });
   if (dlopen("libgomp.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) {
     return;  // something has loaded a runtime already
@@ -78,6 +80,40 @@ TEST(OpenmpExecutor, EveryTaskIsDoneOnceOnThreadsOfTheRuntime) {
       }
     }
   });
+}
+
+// Whether a loop of a new thread runs on threads of the runtime.
+bool runs_on_the_runtime(int (*in_parallel)()) {
+  std::atomic<bool> is_parallel = false;
+  on_new_thread([&] {
+    parallel_tasks(Stream::cpu(2), 2, [&](int64_t, int) {
+      if (in_parallel() != 0) {
+        is_parallel = true;
+      }
+    });
+  });
+  return is_parallel;
+}
+
+TEST(OpenmpExecutor, IsTakenWhereThereIsARuntimeAndNotInTheChildOfAFork) {
+  void* runtime = dlopen("libgomp.so.1", RTLD_NOW);
+  if (runtime == nullptr) {
+    GTEST_SKIP() << "there is no libgomp.so.1";
+  }
+  const auto in_parallel = reinterpret_cast<int (*)()>(dlsym(runtime, "omp_in_parallel"));
+  ASSERT_NE(in_parallel, nullptr);
+  EXPECT_TRUE(runs_on_the_runtime(in_parallel));
+  {
+    const ScopedSetting setting("MOEBIUS_EXECUTOR", "own");
+    EXPECT_FALSE(runs_on_the_runtime(in_parallel));
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(runs_on_the_runtime(in_parallel) ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(OpenmpExecutor, LoopsOfSeveralThreadsDoNotWaitForEachOther) {
