@@ -6,9 +6,12 @@ the experts of transformers (eager, grouped_mm, batched_mm) and with those of Mo
     python bench/python/transformers_bench.py --device cuda
     python bench/python/transformers_bench.py --device cpu --threads 16
 
-Cases are a prefill of 2048 tokens, and decode steps of 1 and of 16 sequences.  The experts of the
-first layer are compared with eager before anything is timed, and one that is wrong gets no number.
-Every case ends after `--case-seconds`, of which the median step counts.  One table row and one
+Cases are a prefill of 2048 tokens, and decode steps of 1 and of 16 sequences; on a GPU also decode
+steps that are replays of a CUDA graph, where the host's time does not count.  The experts of the
+first layer are compared with eager before anything is timed, and one that is wrong gets no number;
+the logits of a graph are compared with those of the same step without it.
+"none" are experts that do nothing: what is left is attention, norms and the head, and no experts
+can be faster over the whole model.  Every case ends after `--case-seconds`, of which the median step counts.  One table row and one
 JSON line (--json) for each case; returns 77 without transformers 5."""
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from typing import Any, Callable
 SKIPPED = 77
 # An experts module in bf16 may differ from eager by this much: |result - eager| / |eager|.
 LIMIT = 1e-2
+OTHERS = ("eager", "grouped_mm", "batched_mm")
 PROMPT = 64  # tokens of a sequence before its decode steps
 
 
@@ -68,6 +72,10 @@ def make_model(arguments: argparse.Namespace) -> Any:
                 part = flat[begin : begin + len(block)]
                 part.copy_(block[: len(part)] * scale)
     return model
+
+
+def no_experts(module: Any, hidden: Any, ids: Any, weights: Any) -> Any:
+    return hidden * 0.5
 
 
 def experts_of(model: Any) -> Any:
@@ -142,31 +150,78 @@ def decode(model: Any, device: str, batch: int, seconds: float) -> tuple[float, 
     return time_steps(step, device, seconds)
 
 
+def decode_graph(model: Any, batch: int, seconds: float) -> tuple[float, int]:
+    """As decode(), with a cache of fixed size and one CUDA graph of the whole step."""
+    import torch
+    from transformers import StaticCache
+
+    ids = torch.randint(0, 151936, (batch, PROMPT), device="cuda")
+    cache = StaticCache(config=model.config, max_cache_len=4 * PROMPT)
+    token = ids[:, :1].clone()
+
+    def forward(tokens: Any) -> Any:
+        output = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return output.logits
+
+    def cut_back() -> None:
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(PROMPT)
+
+    forward(ids)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            forward(token)
+        cut_back()
+        expected = forward(token).float()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        logits = forward(token)
+    cut_back()
+    graph.replay()
+    error = float((logits.float() - expected).norm() / expected.norm())
+    if not error < LIMIT:
+        raise ValueError(f"the graph's logits differ by {error:.1e}, more than {LIMIT}")
+    num_steps = 1
+
+    def step() -> None:
+        nonlocal num_steps
+        if num_steps == 2 * PROMPT:
+            cut_back()
+            num_steps = 0
+        graph.replay()
+        num_steps += 1
+
+    return time_steps(step, "cuda", seconds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--layers", type=int, help="8 on a GPU, 4 on a CPU unless given")
+    parser.add_argument("--layers", type=int, default=12, help="12 unless given")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prefill", type=int, default=2048, help="tokens of the prefill")
     parser.add_argument(
-        "--executor", default="own", help="whose threads Moebius uses on a CPU: own, or openmp"
+        "--executor", default="auto", help="whose threads Moebius uses on a CPU: MOEBIUS_EXECUTOR"
     )
     parser.add_argument("--case-seconds", type=float, default=2.0)
     parser.add_argument(
-        "--implementations", nargs="+", default=["eager", "grouped_mm", "batched_mm", "moebius"]
+        "--implementations",
+        nargs="+",
+        default=["grouped_mm", "batched_mm", "moebius", "none", "eager"],
     )
     parser.add_argument("--quant", nargs="*", default=[], help="schemes that Moebius runs besides")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if arguments.layers is None:
-        arguments.layers = 4 if arguments.device == "cpu" else 8
     os.environ.setdefault("MOEBIUS_THREADS", str(arguments.threads))
     os.environ.setdefault("MOEBIUS_EXECUTOR", arguments.executor)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here needs a network
     try:
         import torch
         import transformers
-        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # noqa: F401
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     except ImportError as error:
         print(f"skipped: transformers 5 is needed: {error}")
         return SKIPPED
@@ -177,6 +232,7 @@ def main() -> int:
     torch.manual_seed(0)
     device = arguments.device
     moebius.transformers.register()
+    ALL_EXPERTS_FUNCTIONS.register("none", no_experts)
     names = list(arguments.implementations)
     for scheme in arguments.quant:
         names.append(f"moebius_{scheme}")
@@ -197,6 +253,9 @@ def main() -> int:
         "decode 1": (1, lambda seconds: decode(model, device, 1, seconds)),
         "decode 16": (16, lambda seconds: decode(model, device, 16, seconds)),
     }
+    if device != "cpu":
+        cases["decode 1, graph"] = (1, lambda seconds: decode_graph(model, 1, seconds))
+        cases["decode 16, graph"] = (16, lambda seconds: decode_graph(model, 16, seconds))
     rates: dict[str, dict[str, float]] = {case: {} for case in cases}
     is_right = True
     with torch.no_grad():
@@ -233,7 +292,7 @@ def main() -> int:
     print("| case | " + " | ".join(names) + " | moebius over the best |")
     print("| --- " * (len(names) + 2) + "|")
     for case, row in rates.items():
-        others = [rate for name, rate in row.items() if not name.startswith("moebius")]
+        others = [rate for name, rate in row.items() if name in OTHERS]
         ratio = "-"
         if "moebius" in row and others:
             ratio = f"{row['moebius'] / max(others):.2f}"
