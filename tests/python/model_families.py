@@ -153,10 +153,10 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe": Family(),
     "qwen4_exp": Family(
         small={
-            "layer_types": ["linear_attention", "deepseek_sparse_attention"],
+            "layer_types": ["linear_attention", "full_attention"],
             "indexer_n_heads": 2,
             "indexer_kv_heads": 1,
-            "indexer_head_dim": 16,
+            "indexer_head_dim": 64,
             "indexer_budget": 16,
             "indexer_compress_ratio": 4,
         }
