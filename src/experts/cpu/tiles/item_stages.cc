@@ -27,7 +27,8 @@ int64_t block_floats(int64_t rows) {
 }
 
 // Rows become codes where they have one scale each, or one per group and the weight has the same
-// groups.
+// groups.  Groups of other columns than multiples of 32 do not fit the steps of packed weights,
+// which then are decoded.
 RowForm row_form(const RowQuantizer& a, const QuantDesc& w, Operand operand) {
   if (operand == Operand::kI8) {
     return RowForm::kCodes;
@@ -36,8 +37,8 @@ RowForm row_form(const RowQuantizer& a, const QuantDesc& w, Operand operand) {
     return RowForm::kValues;
   }
   const int64_t group = a.spec().group.col;
-  const bool has_groups_of_weight =
-      a.spec().format == w.format && !w.zero_point && group == PackedWeight::group_columns(w);
+  const bool has_groups_of_weight = a.spec().format == w.format && !w.zero_point &&
+                                    group % 32 == 0 && group == PackedWeight::group_columns(w);
   return group <= 0 || has_groups_of_weight ? RowForm::kCodes : RowForm::kValues;
 }
 
