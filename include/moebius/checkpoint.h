@@ -3,8 +3,8 @@
 //
 // Checkpoint: reads one MoE layer of a Hugging Face model directory as MoeLayerWeights.
 // Families: mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss, llama4, olmoe,
-// glm4_moe.  Weights: bf16, f16, f32, fp8 blocks (activations with f32 or UE8M0 scales),
-// compressed-tensors int4 groups, int8 and fp8 channels, mxfp4, ModelOpt nvfp4.  Loading a layer
+// glm4_moe.  Weights: bf16, f16, f32, and the formats of quant_method fp8, compressed-tensors,
+// gptq, awq, mxfp4, modelopt, fbgemm_fp8 and mxfp8 that docs/formats.md lists.  Loading a layer
 // touches only its tensors, and copies each at most once.
 // Thread-safety: const members may be called at the same time; loading uses several threads.
 // Ownership: loaded tensors are on the CPU and do not depend on the Checkpoint.
@@ -25,7 +25,7 @@ namespace moebius MOEBIUS_API {
 // The content of config.json that MoE layers need.  Sizes are in elements.
 struct ModelInfo {
   std::string family;        // model_type
-  std::string quant_method;  // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...
+  std::string quant_method;  // "none", of most modules: "fp8", "gptq int4", "nvfp4", ...
   // The dtype of unquantized weights and activations; nullopt where config.json does not say.
   std::optional<DType> dtype;
   int64_t num_layers = 0;

@@ -153,6 +153,29 @@ std::string ConfigFields::string_or(std::string_view key, std::string_view other
   return has(key) ? string(key) : std::string(otherwise);
 }
 
+bool ConfigFields::is_string(std::string_view key) const {
+  return has(key) && at(key).is_string();
+}
+
+std::vector<std::string> ConfigFields::strings(std::string_view key) const {
+  const json& list = at(key);
+  std::vector<std::string> result;
+  if (!list.is_array()) {
+    refuse(key, "a list of strings");
+  }
+  for (const json& value : list) {
+    if (!value.is_string()) {
+      refuse(key, "a list of strings");
+    }
+    result.push_back(value.get<std::string>());
+  }
+  return result;
+}
+
+std::string ConfigFields::place(std::string_view key) const {
+  return fmt::format("{}: {}{}", file_, path_, printable(key));
+}
+
 ConfigFields ConfigFields::object(std::string_view key) const {
   if (!at(key).is_object()) {
     refuse(key, "an object");

@@ -32,8 +32,12 @@ class ConfigFields {
   bool boolean_or(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
   std::string string_or(std::string_view key, std::string_view otherwise) const;
+  bool is_string(std::string_view key) const;
+  std::vector<std::string> strings(std::string_view key) const;  // a list of strings
   ConfigFields object(std::string_view key) const;
   std::vector<std::string> keys() const;
+  // "model/config.json: quantization_config.ignore", with which messages about the field start.
+  std::string place(std::string_view key) const;
 
   // Throws InvalidArgument("model/config.json: n_group is 3, expected <expected>"), with the value
   // as JSON.

@@ -5,25 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 
+#include "checkpoint/part_copy.h"
+#include "checkpoint/stored_quant.h"
 #include "core/parallel.h"
 #include "moebius/error.h"
+#include "quant/groups.h"
 
 namespace moebius::checkpoint {
 
 namespace {
-
-// One stored matrix and its place in the result.
-struct CopyJob {
-  StoredMatrix from;
-  Range rows;  // in stored elements; for zero points, in rows of the weight
-  Range cols;  // in stored elements
-  std::byte* to = nullptr;
-  int64_t stride = 0;
-  PartRole role = PartRole::kWeight;
-  int64_t expert = 0;
-};
 
 // The tensors of one weight, w1 or w2.
 struct WeightTensors {
@@ -32,203 +24,160 @@ struct WeightTensors {
   Tensor zero_point;
 };
 
-// compressed-tensors packs zero points along the rows: row r of the weight is nibble r % 8 of row
-// r / 8 of the words.
-void unpack_zero_points(const CopyJob& job) {
-  const Tensor bytes = job.from.files->bytes(job.from.tensor);
-  for (int64_t r = job.rows.begin; r < job.rows.end; ++r) {
-    std::byte* out = job.to + (r - job.rows.begin) * job.stride;
-    for (int64_t c = job.cols.begin; c < job.cols.end; ++c) {
-      uint32_t word = 0;
-      std::memcpy(&word, bytes.bytes() + r / 8 * job.from.stride + c * 4, sizeof(word));
-      out[c - job.cols.begin] = static_cast<std::byte>((word >> (r % 8 * 4)) & 0xfu);
-    }
-  }
-}
-
-// `dtype` is the type of the copied elements, which files may name differently.
-void run(const CopyJob& job, DType dtype, FiniteWeights& finite) {
-  if (job.role == PartRole::kZeroPoint) {
-    unpack_zero_points(job);
-  } else {
-    finite.copy(job.from, dtype, job.rows, job.cols, job.to, job.stride, job.expert);
-  }
-}
-
-DType canonical_dtype(const WeightScheme& scheme, PartRole role, DType stored) {
+DType loaded_dtype(const WeightScheme& scheme, PartRole role, DType stored) {
   if (role == PartRole::kZeroPoint) {
     return DType::kU8;
   }
-  if (role == PartRole::kScale) {
-    return scheme.format == WeightFormat::kMxfp4 ? DType::kE8M0 : stored;
+  const bool is_float_scale = role == PartRole::kScale && scheme.format &&
+                              quant::scale_dtype(*scheme.format) == DType::kF32;
+  if (role == PartRole::kScale && !is_float_scale) {
+    return quant::scale_dtype(*scheme.format);
   }
-  const auto format = quant_format(scheme.format);
-  return format ? storage_dtype(*format) : stored;
+  if (is_float_scale) {
+    return is_float(stored) ? stored : DType::kF32;
+  }
+  return scheme.format ? storage_dtype(*scheme.format) : stored;
 }
 
-// Checks every tensor of the part, allocates their destination and appends the jobs that fill it.
+// Where each column of scales is stored, unless each is in its own place.
+std::shared_ptr<const std::vector<int64_t>> group_order(const ExpertSource& source,
+                                                        int64_t expert,
+                                                        Projection projection) {
+  const StoredPart* part = source.part(PartRole::kGroupIndex);
+  if (part == nullptr || !source.has(expert, projection, *part)) {
+    return nullptr;
+  }
+  std::vector<int64_t> order = source.group_order(expert, projection, *part);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != static_cast<int64_t>(i)) {
+      return std::make_shared<const std::vector<int64_t>>(std::move(order));
+    }
+  }
+  return nullptr;
+}
+
+// The copy of a part of one piece of an expert, without its place.  Throws what ExpertSource does.
+PartCopy describe_copy(const ExpertSource& source,
+                       const Piece& piece,
+                       const StoredPart& part,
+                       int64_t expert) {
+  const WeightScheme& scheme = source.scheme();
+  PartCopy copy;
+  copy.from = source.matrix(expert, piece.projection, part);
+  copy.role = part.role;
+  copy.unpack = part.unpack;
+  copy.expert = expert;
+  copy.dtype = loaded_dtype(scheme, part.role, copy.from.dtype);
+  copy.zero_point_bits = scheme.format == QuantFormat::kInt8 ? 8 : 4;
+  copy.zero_point_offset = scheme.zero_point_offset;
+  const std::string& what = copy.from.label;
+  const bool has_own_rows = part.role == PartRole::kZeroPoint && part.unpack != Unpack::kFlipSigns;
+  copy.rows = has_own_rows
+                  ? piece.rows
+                  : in_units(piece.rows, part.row_unit, source.rows(piece.projection), what);
+  copy.cols = in_units(piece.cols, part.col_unit, source.cols(piece.projection), what);
+  if (part.unpack == Unpack::kAwqWords) {
+    expect_multiple_of(piece.rows.size(), part.row_unit, what + ": rows");
+  }
+  const bool is_spread = part.role == PartRole::kScale && part.row_unit == 0;
+  copy.num_rows =
+      is_spread || part.unpack == Unpack::kAwqWords ? piece.rows.size() : copy.rows.size();
+  return copy;
+}
+
+// Checks every tensor of the part, allocates their destination and appends the copies that fill it.
 Tensor plan(const ExpertSource& source,
             const std::vector<Piece>& pieces,
             const StoredPart& part,
             const ExpertIds& experts,
-            std::vector<CopyJob>& jobs) {
-  const size_t first_job = jobs.size();
-  const bool is_zero_point = part.role == PartRole::kZeroPoint;
+            std::vector<PartCopy>& copies) {
+  const bool is_weight = part.role == PartRole::kWeight;
+  const size_t first_copy = copies.size();
   int64_t num_rows = 0;  // of one expert
   for (const int64_t e : experts) {
     num_rows = 0;
     for (const Piece& piece : pieces) {
-      CopyJob job;
-      job.from = source.matrix(e, piece.projection, part);
-      job.role = part.role;
-      job.expert = e;
-      const std::string what = job.from.label;
-      job.rows = is_zero_point
-                     ? piece.rows
-                     : in_units(piece.rows, part.row_unit, source.rows(piece.projection), what);
-      job.cols = in_units(piece.cols, part.col_unit, source.cols(piece.projection), what);
-      num_rows += job.rows.size();
-      if (jobs.size() > first_job && jobs[first_job].from.dtype != job.from.dtype) {
-        throw InvalidArgument(fmt::format("{} has dtype {}, but {} has {}", job.from.label,
-                                          name(job.from.dtype), jobs[first_job].from.label,
-                                          name(jobs[first_job].from.dtype)));
+      copies.push_back(describe_copy(source, piece, part, e));
+      num_rows += copies.back().num_rows;
+      const PartCopy& first = copies[first_copy];
+      const StoredMatrix& from = copies.back().from;
+      if (first.from.dtype != from.dtype) {
+        throw InvalidArgument(fmt::format("{} has dtype {}, but {} has {}", from.label,
+                                          name(from.dtype), first.from.label,
+                                          name(first.from.dtype)));
       }
-      jobs.push_back(std::move(job));
+      if (!is_weight) {
+        copies.back().order = group_order(source, e, piece.projection);
+      }
     }
   }
-  const CopyJob& first = jobs[first_job];
-  const DType dtype = canonical_dtype(source.scheme(), part.role, first.from.dtype);
-  const int64_t num_cols =
-      part.role == PartRole::kWeight ? pieces.front().cols.size() : first.cols.size();
+  const PartCopy& first = copies[first_copy];
+  const DType dtype = first.dtype;
+  const int64_t num_cols = is_weight ? pieces.front().cols.size() : first.cols.size();
   if (num_cols % pack_factor(dtype) != 0) {
     throw InvalidArgument(fmt::format("{} has {} columns here, expected a multiple of {}",
                                       first.from.label, num_cols, pack_factor(dtype)));
   }
   // A row of packed weights may end amid a word, whose padding would not fit the row.
-  const int64_t stored_bytes = first.cols.size() * bits(first.from.dtype) / 8;
-  if (part.role == PartRole::kWeight && stored_bytes != row_bytes(dtype, num_cols)) {
+  const int64_t stored_bytes = part.unpack == Unpack::kAwqWords
+                                   ? row_bytes(dtype, num_cols)
+                                   : first.cols.size() * bits(first.from.dtype) / 8;
+  if (is_weight && stored_bytes != row_bytes(dtype, num_cols)) {
     throw Unsupported(
         fmt::format("{} has {} bytes in a row here, supported: the {} of its {} columns",
                     first.from.label, stored_bytes, row_bytes(dtype, num_cols), num_cols));
   }
   Tensor result = Tensor::empty({experts.size(), num_rows, num_cols}, dtype);
   std::byte* to = result.bytes();
-  for (size_t i = first_job; i < jobs.size(); ++i) {
-    jobs[i].to = to;
-    jobs[i].stride = row_bytes(dtype, num_cols);
-    to += jobs[i].rows.size() * jobs[i].stride;
+  for (size_t i = first_copy; i < copies.size(); ++i) {
+    copies[i].to = to;
+    copies[i].stride = row_bytes(dtype, num_cols);
+    to += copies[i].num_rows * copies[i].stride;
   }
   return result;
 }
 
+// Zero points of a symmetric scheme: none are loaded, but those that the file has must be what the
+// scheme makes them.
+void plan_check(const ExpertSource& source,
+                const std::vector<Piece>& pieces,
+                const StoredPart& part,
+                const ExpertIds& experts,
+                std::vector<PartCopy>& copies) {
+  for (const int64_t e : experts) {
+    for (const Piece& piece : pieces) {
+      if (source.has(e, piece.projection, part)) {
+        copies.push_back(describe_copy(source, piece, part, e));
+      }
+    }
+  }
+}
+
 WeightTensors plan_weight(const ExpertSource& source,
                           const std::vector<Piece>& pieces,
-                          const std::vector<StoredPart>& parts,
                           const ExpertIds& experts,
-                          std::vector<CopyJob>& jobs) {
+                          std::vector<PartCopy>& copies) {
   WeightTensors result;
-  for (const StoredPart& part : parts) {
+  for (const StoredPart& part : source.parts()) {
     if (part.role == PartRole::kWeightShape) {
       for (const int64_t e : experts) {
         for (const Piece& piece : pieces) {
           source.check_weight_shape(e, piece.projection, part);
         }
       }
+    } else if (part.role == PartRole::kZeroPoint && !source.scheme().has_zero_points) {
+      plan_check(source, pieces, part, experts, copies);
     } else if (part.is_matrix()) {
       Tensor& target = part.role == PartRole::kWeight  ? result.weight
                        : part.role == PartRole::kScale ? result.scale
                                                        : result.zero_point;
-      target = plan(source, pieces, part, experts, jobs);
+      target = plan(source, pieces, part, experts, copies);
     }
   }
   return result;
 }
 
-const StoredPart& find_part(const std::vector<StoredPart>& parts, PartRole role) {
-  return *std::find_if(parts.begin(), parts.end(),
-                       [&](const StoredPart& part) { return part.role == role; });
-}
-
-// nvfp4.  Why one scale for a1: its rows are quantized before it is known which expert gets them,
-// and alike on every rank.  So gate and up of all experts share the largest input scale, as in
-// vLLM; a2 has a scale per expert.
-void load_global_scales(const ExpertSource& source,
-                        const std::vector<StoredPart>& parts,
-                        const ExpertIds& experts,
-                        bool quantize_activations,
-                        QuantTensors& tensors) {
-  const StoredPart& global = find_part(parts, PartRole::kGlobalScale);
-  const StoredPart& input = find_part(parts, PartRole::kInputScale);
-  const int64_t num_local = experts.size();
-  float a1_scale = 1.0f;
-  if (quantize_activations) {
-    a1_scale = 0.0f;
-    for (int64_t e = 0; e < source.num_experts(); ++e) {
-      for (const Projection p : {Projection::kGate, Projection::kUp}) {
-        a1_scale = std::max(a1_scale, source.scalar(e, p, input));
-      }
-    }
-    tensors.a1_gscale = Tensor::empty({1}, DType::kF32);
-    tensors.a1_gscale.data<float>()[0] = 1.0f / a1_scale;
-    tensors.a2_gscale = Tensor::empty({num_local}, DType::kF32);
-  }
-  tensors.g1_alphas = Tensor::empty({num_local, 2}, DType::kF32);
-  tensors.g2_alphas = Tensor::empty({num_local}, DType::kF32);
-  for (int64_t l = 0; l < num_local; ++l) {
-    const int64_t e = experts[l];
-    float* alphas = tensors.g1_alphas.data<float>() + 2 * l;
-    alphas[0] = source.alpha(e, Projection::kGate, global, a1_scale);
-    alphas[1] = source.alpha(e, Projection::kUp, global, a1_scale);
-    float a2_scale = 1.0f;
-    if (quantize_activations) {
-      a2_scale = source.scalar(e, Projection::kDown, input);
-      tensors.a2_gscale.data<float>()[l] = 1.0f / a2_scale;
-    }
-    tensors.g2_alphas.data<float>()[l] = source.alpha(e, Projection::kDown, global, a2_scale);
-  }
-}
-
 }  // namespace
-
-QuantConfig stored_quant_config(const WeightScheme& scheme,
-                                bool quantize_activations,
-                                QuantTensors tensors) {
-  const bool acts = quantize_activations && scheme.quantizes_activations;
-  // Scales per row are loaded as [L, N, 1], but QuantDesc wants [L, N].
-  const auto per_row = [](const Tensor& scale) {
-    return scale ? scale.view({scale.dim(0), scale.dim(1)}) : scale;
-  };
-  QuantConfig quant;
-  switch (scheme.format) {
-    case WeightFormat::kFloat:
-      return QuantConfig::unquantized();
-    case WeightFormat::kFp8Block:
-      quant = QuantConfig::fp8_w8a8(std::move(tensors), false, false, scheme.block);
-      quant.a1.power_of_two_scale = quant.a2.power_of_two_scale = scheme.has_ue8m0_activations;
-      break;
-    case WeightFormat::kFp8Channel:
-    case WeightFormat::kInt8Channel:
-      tensors.w1_scale = per_row(tensors.w1_scale);
-      tensors.w2_scale = per_row(tensors.w2_scale);
-      quant = QuantConfig::make(acts ? quant_format(scheme.format) : std::nullopt, acts, true,
-                                std::nullopt, std::move(tensors), quant_format(scheme.format));
-      break;
-    case WeightFormat::kInt4Group:
-      quant = QuantConfig::int4_w4a16(std::move(tensors), GroupShape{0, scheme.block.col});
-      break;
-    case WeightFormat::kMxfp4:
-      quant = QuantConfig::mxfp4_w4a16(std::move(tensors));
-      break;
-    case WeightFormat::kNvfp4:
-      quant = QuantConfig::nvfp4(std::move(tensors));
-      break;
-  }
-  if (scheme.quantizes_activations && !acts) {
-    quant.a1 = {};
-    quant.a2 = {};
-  }
-  return quant;
-}
 
 std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate) {
   const Range cols{0, source.hidden()};
@@ -246,23 +195,17 @@ ExpertWeights load_experts(const ExpertSource& source,
                            const ExpertSlice& slice,
                            bool quantize_activations,
                            bool allows_nonfinite) {
-  const WeightScheme& scheme = source.scheme();
-  const auto parts = stored_parts(scheme, DType::kBF16);
   // Everything is checked before anything is copied.
-  std::vector<CopyJob> jobs;
+  std::vector<PartCopy> copies;
   const WeightTensors w1 =
-      plan_weight(source, w1_pieces(source, slice.intermediate), parts, slice.experts, jobs);
+      plan_weight(source, w1_pieces(source, slice.intermediate), slice.experts, copies);
   const WeightTensors w2 =
-      plan_weight(source, w2_pieces(source, slice.intermediate), parts, slice.experts, jobs);
+      plan_weight(source, w2_pieces(source, slice.intermediate), slice.experts, copies);
   QuantTensors tensors;
-  if (scheme.format == WeightFormat::kNvfp4) {
-    load_global_scales(source, parts, slice.experts, quantize_activations, tensors);
-  }
+  load_static_scales(source, slice.experts, quantize_activations, tensors);
   FiniteWeights finite(allows_nonfinite, slice.experts);
-  parallel_tasks(Stream::cpu(), static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
-    const CopyJob& job = jobs[static_cast<size_t>(i)];
-    run(job, canonical_dtype(scheme, job.role, job.from.dtype), finite);
-  });
+  parallel_tasks(Stream::cpu(), static_cast<int64_t>(copies.size()),
+                 [&](int64_t i, int) { copies[static_cast<size_t>(i)].run(finite); });
 
   tensors.w1_scale = w1.scale;
   tensors.w2_scale = w2.scale;
@@ -271,7 +214,7 @@ ExpertWeights load_experts(const ExpertSource& source,
   ExpertWeights result;
   result.w1 = w1.weight;
   result.w2 = w2.weight;
-  result.quant = stored_quant_config(scheme, quantize_activations, std::move(tensors));
+  result.quant = stored_quant_config(source.scheme(), quantize_activations, std::move(tensors));
   load_biases(source, slice, finite, result.quant);
   finite.mark(result);
   return result;

@@ -29,12 +29,6 @@ struct Piece {
 std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate);
 std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate);
 
-// How experts with these tensors compute; without tensors, how experts of any size do.  Activations
-// are quantized as the scheme says, or not at all without quantize_activations.
-QuantConfig stored_quant_config(const WeightScheme& scheme,
-                                bool quantize_activations,
-                                QuantTensors tensors);
-
 // Loads weights as they are stored.  Throws what ExpertSource throws, and what FiniteWeights throws
 // about NaN and infinity.
 ExpertWeights load_experts(const ExpertSource& source,

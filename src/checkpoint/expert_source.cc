@@ -10,34 +10,42 @@
 #include <limits>
 
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/unpack.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
 
 namespace {
 
-// dst[r][c] = src[c][r], in tiles that fit the caches; Word has the size of an element.
-template <typename Word>
-void transpose(const std::byte* src,
-               int64_t src_stride,
-               std::byte* dst,
-               int64_t dst_stride,
-               int64_t rows,
-               int64_t cols) {
-  constexpr int64_t kTile = 32;
-  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
-    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
-      const int64_t r1 = std::min(rows, r0 + kTile);
-      const int64_t c1 = std::min(cols, c0 + kTile);
-      for (int64_t r = r0; r < r1; ++r) {
-        for (int64_t c = c0; c < c1; ++c) {
-          // Why memcpy: the source may be unaligned.
-          std::memcpy(dst + r * dst_stride + c * static_cast<int64_t>(sizeof(Word)),
-                      src + c * src_stride + r * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-        }
+// Whether two shapes differ in dimensions of 1 only, which do not change where elements lie.
+bool same_but_ones(const Shape& a, const Shape& b) {
+  const auto without_ones = [](const Shape& shape) {
+    std::vector<int64_t> dims;
+    for (int i = 0; i < shape.size(); ++i) {
+      if (shape[i] != 1) {
+        dims.push_back(shape[i]);
       }
     }
+    return dims;
+  };
+  return without_ones(a) == without_ones(b);
+}
+
+// Scales and zero points may be stored with or without dimensions of 1.
+void expect_part_shape(const SafetensorsEntry& entry,
+                       const StoredPart& part,
+                       const Shape& expected,
+                       const std::string& label) {
+  if (part.role == PartRole::kWeight || !same_but_ones(entry.shape, expected)) {
+    expect_file_shape(entry, expected, label);
   }
+}
+
+// A suffix as fused tensors have it: "experts.gate_up_proj" has ".weight", and
+// "experts.gate_up_proj_scale_inv" has ".weight_scale_inv".
+std::string_view fused_suffix(std::string_view suffix) {
+  constexpr std::string_view kWeight = ".weight";
+  return suffix.starts_with(kWeight) ? suffix.substr(kWeight.size()) : suffix;
 }
 
 }  // namespace
@@ -80,11 +88,9 @@ void StoredMatrix::copy_to(std::byte* dst,
     for (int64_t r = 0; r < outer.size(); ++r) {
       std::memcpy(dst + r * dst_stride, src + r * stride, row_bytes);
     }
-  } else if (elem_bytes == 2) {
-    transpose<uint16_t>(src, stride, dst, dst_stride, take_rows.size(), take_cols.size());
   } else {
-    assert(elem_bytes == 4);
-    transpose<uint32_t>(src, stride, dst, dst_stride, take_rows.size(), take_cols.size());
+    transpose_elements(elem_bytes, src, stride, dst, dst_stride, take_rows.size(),
+                       take_cols.size());
   }
 }
 
@@ -108,9 +114,9 @@ ExpertSource ExpertSource::routed(const Safetensors& files,
   source.intermediate_ = config.info.intermediate;
   const std::string fused = source.path_ + ".gate_up_proj";
   // Experts with alternating rows of gate and up exist in fused form only.
-  source.is_fused_ = config.activation.interleaved || files.contains(fused);
-  source.scheme_ =
-      source.scheme_of(source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight"));
+  source.is_fused_ =
+      config.activation.interleaved || files.contains(fused) || files.contains(fused + "_blocks");
+  source.read_scheme(first);
   return source;
 }
 
@@ -122,13 +128,49 @@ ExpertSource ExpertSource::shared(const Safetensors& files,
   source.is_routed_ = false;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.shared_intermediate;
-  source.scheme_ = source.scheme_of(source.name(0, Projection::kGate, ".weight"));
+  source.read_scheme(0);
   return source;
 }
 
-WeightScheme ExpertSource::scheme_of(const std::string& weight) const {
+WeightScheme ExpertSource::scheme_of(const std::string& module, const std::string& weight) const {
   const bool is_unquantized = files_->contains(weight) && is_float(files_->entry(weight).dtype);
-  return is_unquantized ? WeightScheme{} : config_->scheme;
+  return is_unquantized ? WeightScheme{} : config_->quantization.of(module);
+}
+
+void ExpertSource::read_scheme(int64_t expert) {
+  const std::vector<Projection> projections = {Projection::kGate, Projection::kUp,
+                                               Projection::kDown};
+  const auto of = [&](Projection projection) {
+    return scheme_of(name(expert, projection, ""), name(expert, projection, ".weight"));
+  };
+  scheme_ = of(projections.front());
+  for (const Projection projection : projections) {
+    const WeightScheme other = of(projection);
+    if (other != scheme_ && (other.format || scheme_.format)) {
+      throw Unsupported(fmt::format(
+          "{}: quantization_config makes {} {}, but {} {}, supported: one format for the experts "
+          "of a layer",
+          config_->file, in_quotes(name(expert, projections.front(), "")), scheme_.name,
+          in_quotes(name(expert, projection, "")), other.name));
+    }
+  }
+  parts_ = stored_parts(scheme_, DType::kBF16);
+  for (StoredPart& part : parts_) {
+    const auto found = std::find_if(part.suffixes.begin(), part.suffixes.end(), [&](auto suffix) {
+      return files_->contains(name(expert, projections.front(), suffix));
+    });
+    part.suffixes = {found == part.suffixes.end() ? part.suffixes.front() : *found};
+  }
+}
+
+std::string ExpertSource::scheme_text() const {
+  return fmt::format("(quantization: {})", scheme_.name);
+}
+
+const StoredPart* ExpertSource::part(PartRole role) const {
+  const auto found = std::find_if(parts_.begin(), parts_.end(),
+                                  [&](const StoredPart& part) { return part.role == role; });
+  return found == parts_.end() ? nullptr : &*found;
 }
 
 int64_t ExpertSource::rows(Projection projection) const {
@@ -146,7 +188,8 @@ std::string ExpertSource::name(int64_t expert,
                                std::string_view suffix) const {
   if (is_fused_) {
     return fmt::format("{}.{}{}", path_,
-                       projection == Projection::kDown ? "down_proj" : "gate_up_proj", suffix);
+                       projection == Projection::kDown ? "down_proj" : "gate_up_proj",
+                       fused_suffix(suffix));
   }
   // Modules of shared experts have the default names in every family.
   const Family family = is_routed_ ? *config_->family : Family{};
@@ -157,19 +200,31 @@ std::string ExpertSource::name(int64_t expert,
                     : fmt::format("{}.{}{}", path_, module, suffix);
 }
 
-StoredMatrix ExpertSource::describe(const std::string& tensor, DType expected) const {
+StoredMatrix ExpertSource::describe(const std::string& tensor, const StoredPart& part) const {
   const SafetensorsEntry& entry = files_->entry(tensor);
   StoredMatrix result;
   result.files = files_;
   result.tensor = tensor;
   result.label = tensor_label(*files_, tensor);
   result.dtype = entry.dtype;
-  const bool fits = is_float(expected) ? is_float(entry.dtype)
-                                       : entry.dtype_name == safetensors_dtype(expected).name;
+  const std::string_view expected = safetensors_dtype(part.dtype).name;
+  const bool is_scale = part.role == PartRole::kScale;
+  const bool is_e8m0 = entry.dtype == DType::kE8M0 || entry.dtype_name == "U8";
+  std::string others;
+  bool fits = entry.dtype_name == expected;
+  if (is_float(part.dtype)) {
+    // Scales of blocks may be powers of two.
+    const bool takes_e8m0 = is_scale && scheme_.stored == WeightFormat::kFp8Block;
+    fits = is_float(entry.dtype) || (takes_e8m0 && is_e8m0);
+    others = takes_e8m0 ? "BF16, F16, F32, F8_E8M0 or U8" : "BF16, F16 or F32";
+  } else if (part.dtype == DType::kU8) {
+    // Bytes of two e2m1 have either sign, and e8m0 has a name of its own.
+    fits = fits || (is_scale ? is_e8m0 : entry.dtype == DType::kI8);
+  }
   if (!fits) {
-    throw InvalidArgument(fmt::format(
-        "{} has dtype {}, expected {} (quantization: {})", result.label, entry.dtype_name,
-        is_float(expected) ? "BF16, F16 or F32" : safetensors_dtype(expected).name, scheme_.name));
+    throw InvalidArgument(fmt::format("{} has dtype {}, expected {} {}", result.label,
+                                      entry.dtype_name, others.empty() ? expected : others,
+                                      scheme_text()));
   }
   return result;
 }
@@ -185,33 +240,41 @@ StoredMatrix ExpertSource::matrix(int64_t expert,
 StoredMatrix ExpertSource::module_matrix(int64_t expert,
                                          Projection projection,
                                          const StoredPart& part) const {
-  StoredMatrix result = describe(name(expert, projection, part.suffix), part.stored);
+  StoredMatrix result = describe(name(expert, projection, part.suffixes.front()), part);
   result.rows = num_units(rows(projection), part.row_unit);
   result.cols = num_units(cols(projection), part.col_unit);
-  result.stride = result.cols * bits(result.dtype) / 8;
+  result.is_transposed = part.is_transposed;
+  result.stride = (part.is_transposed ? result.rows : result.cols) * bits(result.dtype) / 8;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
-  // Scales per row may be stored without the dimension of 1.
-  if (result.cols != 1 || entry.shape != Shape{result.rows}) {
-    expect_file_shape(entry, {result.rows, result.cols}, result.label);
-  }
+  const Shape expected =
+      part.is_transposed ? Shape{result.cols, result.rows} : Shape{result.rows, result.cols};
+  expect_part_shape(entry, part, expected, result.label);
   return result;
 }
 
 StoredMatrix ExpertSource::fused_matrix(int64_t expert,
                                         Projection projection,
                                         const StoredPart& part) const {
-  const bool is_float_weight = scheme_.format == WeightFormat::kFloat;
-  StoredMatrix result =
-      describe(name(expert, projection, is_float_weight ? "" : part.suffix), part.stored);
-  if (part.row_unit > 1) {  // rows of gate and of up might share a value
-    throw Unsupported(fmt::format("{} has a value for {} rows (quantization: {}), supported: 1",
-                                  result.label, part.row_unit, scheme_.name));
-  }
+  StoredMatrix result = describe(name(expert, projection, part.suffixes.front()), part);
   const int64_t halves = projection == Projection::kGate || projection == Projection::kUp ? 2 : 1;
-  const int64_t all_rows = halves * rows(projection);
-  result.rows = rows(projection);
+  if (part.row_unit != 1) {
+    // Rows of gate and of up must not share a value.
+    const bool is_whole = part.row_unit > 1 && rows(projection) % part.row_unit == 0 &&
+                          part.unpack == Unpack::kNone && projection != Projection::kGateUp;
+    if (!is_whole) {
+      throw Unsupported(fmt::format(
+          "{} has a value for {} rows of {} {}, supported: 1, or whole blocks of gate and of up",
+          result.label, part.row_unit == 0 ? "all" : fmt::format("{}", part.row_unit),
+          rows(projection), scheme_text()));
+    }
+  }
+  const bool may_be_transposed =
+      scheme_.stored == WeightFormat::kFloat || scheme_.stored == WeightFormat::kFp8Channel;
+  result.rows = num_units(rows(projection), part.row_unit);
   result.cols = num_units(cols(projection), part.col_unit);
-  result.is_transposed = is_float_weight && config_->family->is_transposed;
+  result.is_transposed =
+      part.role == PartRole::kWeight && may_be_transposed && config_->family->is_transposed;
+  const int64_t all_rows = halves * result.rows;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
   const int64_t elem_bytes = bits(result.dtype) / 8;
   const int64_t first_row = projection == Projection::kUp ? result.rows : 0;
@@ -221,13 +284,13 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
     result.offset = expert * result.cols * result.stride + first_row * elem_bytes;
     return result;
   }
-  if (part.suffix == "_blocks") {
+  if (part.suffixes.front() == "_blocks") {
     constexpr int64_t kBlockBytes = 16;  // 32 elements
     expect_file_shape(entry, {num_experts_, all_rows, num_units(cols(projection), 32), kBlockBytes},
                       result.label);
     expect_multiple_of(cols(projection), 32, result.label + ": columns");
   } else {
-    expect_file_shape(entry, {num_experts_, all_rows, result.cols}, result.label);
+    expect_part_shape(entry, part, {num_experts_, all_rows, result.cols}, result.label);
   }
   result.stride = result.cols * elem_bytes;
   result.offset = (expert * all_rows + first_row) * result.stride;
@@ -235,7 +298,8 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
 }
 
 StoredMatrix ExpertSource::bias(int64_t expert, Projection projection) const {
-  StoredMatrix result = describe(name(expert, projection, "_bias"), DType::kBF16);
+  StoredMatrix result =
+      describe(name(expert, projection, "_bias"), {PartRole::kWeight, {"_bias"}, DType::kBF16});
   result.rows = 1;
   result.cols = rows(projection);
   expect_file_shape(files_->entry(result.tensor), {num_experts_, result.cols}, result.label);
@@ -245,7 +309,7 @@ StoredMatrix ExpertSource::bias(int64_t expert, Projection projection) const {
 }
 
 float ExpertSource::scalar(int64_t expert, Projection projection, const StoredPart& part) const {
-  const StoredMatrix found = describe(name(expert, projection, part.suffix), part.stored);
+  const StoredMatrix found = describe(name(expert, projection, part.suffixes.front()), part);
   const Tensor value = files_->tensor(found.tensor);
   if (value.numel() != 1) {
     throw InvalidArgument(
@@ -254,8 +318,9 @@ float ExpertSource::scalar(int64_t expert, Projection projection, const StoredPa
   const float result = get_float(value, 0);
   // A global scale may be 0, as all weights may be.  An activation is divided by its scale, whose
   // inverse must be finite.
-  const float least =
-      part.role == PartRole::kGlobalScale ? 0.0f : std::numeric_limits<float>::min();
+  const bool may_be_zero =
+      part.role == PartRole::kGlobalScale && scheme_.stored != WeightFormat::kNvfp4Packed;
+  const float least = may_be_zero ? 0.0f : std::numeric_limits<float>::min();
   if (!std::isfinite(result) || result < least) {
     throw InvalidArgument(fmt::format("{} is {}, expected a finite value of at least {}",
                                       found.label, result, least));
@@ -267,12 +332,14 @@ float ExpertSource::alpha(int64_t expert,
                           Projection projection,
                           const StoredPart& part,
                           float input_scale) const {
-  const float global = scalar(expert, projection, part);
+  const float stored = scalar(expert, projection, part);
+  const float global = scheme_.stored == WeightFormat::kNvfp4Packed ? 1.0f / stored : stored;
   const float result = global * input_scale;
   if (!std::isfinite(result)) {
-    throw InvalidArgument(fmt::format("{} is {}, expected a finite product with the input scale {}",
-                                      tensor_label(*files_, name(expert, projection, part.suffix)),
-                                      global, input_scale));
+    throw InvalidArgument(
+        fmt::format("{} is {}, expected a finite product with the input scale {}",
+                    tensor_label(*files_, name(expert, projection, part.suffixes.front())), stored,
+                    input_scale));
   }
   return result;
 }
@@ -280,8 +347,8 @@ float ExpertSource::alpha(int64_t expert,
 void ExpertSource::check_weight_shape(int64_t expert,
                                       Projection projection,
                                       const StoredPart& part) const {
-  const std::string tensor = name(expert, projection, part.suffix);
-  const StoredMatrix found = describe(tensor, part.stored);
+  const std::string tensor = name(expert, projection, part.suffixes.front());
+  const StoredMatrix found = describe(tensor, part);
   expect_file_shape(files_->entry(tensor), {2}, found.label);
   const Tensor value = files_->tensor(tensor);
   const int64_t* dims = value.data<int64_t>();
@@ -289,6 +356,35 @@ void ExpertSource::check_weight_shape(int64_t expert,
     throw InvalidArgument(fmt::format("{} is [{}, {}], config.json makes it [{}, {}]", found.label,
                                       dims[0], dims[1], rows(projection), cols(projection)));
   }
+}
+
+std::vector<int64_t> ExpertSource::group_order(int64_t expert,
+                                               Projection projection,
+                                               const StoredPart& part) const {
+  const StoredMatrix found = describe(name(expert, projection, part.suffixes.front()), part);
+  const int64_t size = cols(projection);
+  expect_file_shape(files_->entry(found.tensor), {size}, found.label);
+  const int64_t columns = scheme_.group.col > 0 ? scheme_.group.col : size;
+  const int64_t num_groups = num_units(size, columns);
+  const Tensor value = files_->tensor(found.tensor);
+  const int32_t* index = value.data<int32_t>();
+  std::vector<int64_t> order;
+  for (int64_t k = 0; k < size; ++k) {
+    if (index[k] < 0 || index[k] >= num_groups) {
+      throw InvalidArgument(fmt::format("{} is {} at [{}], expected 0 to {}", found.label, index[k],
+                                        k, num_groups - 1));
+    }
+    if (k % columns == 0) {
+      order.push_back(index[k]);
+    } else if (index[k] != order.back()) {
+      throw Unsupported(
+          fmt::format("{} is {} at [{}] and {} at [{}] (act-order), supported: groups of {} "
+                      "columns beside each "
+                      "other, as desc_act false, static_groups and act_group_aware give them",
+                      found.label, order.back(), k - 1, index[k], k, columns));
+    }
+  }
+  return order;
 }
 
 }  // namespace moebius::checkpoint

@@ -60,6 +60,12 @@ struct StoredMatrix {
   DType dtype = DType::kU8;
   bool is_transposed = false;
 
+  // The byte of element (row, col) within the tensor.
+  int64_t byte_of(int64_t row, int64_t col) const {
+    const int64_t elem_bytes = bits(dtype) / 8;
+    return offset +
+           (is_transposed ? col * stride + row * elem_bytes : row * stride + col * elem_bytes);
+  }
   // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart.  The source
   // may be unaligned.
   void copy_to(std::byte* dst, int64_t dst_stride, Range take_rows, Range take_cols) const;
@@ -67,11 +73,7 @@ struct StoredMatrix {
   // behind it, which may have been released already.
   void release(Range take_rows, Range take_cols) const;
   // The flat index of element (row, col) in the tensor.
-  int64_t index(int64_t row, int64_t col) const {
-    const int64_t elem_bytes = bits(dtype) / 8;
-    const int64_t line = is_transposed ? col : row;
-    return (offset + line * stride) / elem_bytes + (is_transposed ? row : col);
-  }
+  int64_t index(int64_t row, int64_t col) const { return byte_of(row, col) * 8 / bits(dtype); }
 };
 
 enum class Projection : uint8_t {
@@ -83,8 +85,8 @@ enum class Projection : uint8_t {
 
 class ExpertSource {
  public:
-  // The routed experts of the block `prefix`.  The layout of expert `first` is taken for that of
-  // all.
+  // The routed experts of the block `prefix`.  The layout and the scheme of expert `first` are
+  // taken for those of all.  Throws Unsupported where rules give its projections different schemes.
   static ExpertSource routed(const Safetensors& files,
                              const ModelConfig& config,
                              const std::string& prefix,
@@ -94,9 +96,13 @@ class ExpertSource {
                              const ModelConfig& config,
                              const std::string& prefix);
 
-  // The scheme of the stored weights: the configuration's, or kFloat for modules that the file has
-  // unquantized.
+  // The scheme of the stored weights: the one that rules of the configuration give, or kFloat for
+  // modules that the file has unquantized.
   const WeightScheme& scheme() const { return scheme_; }
+  // Its parts, as the file spells them.
+  const std::vector<StoredPart>& parts() const { return parts_; }
+  // nullptr: the scheme has none.
+  const StoredPart* part(PartRole role) const;
   const ModelConfig& config() const { return *config_; }
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
@@ -110,29 +116,42 @@ class ExpertSource {
   // Row `expert` of the biases [E, N] of fused experts, as a matrix [1, N].
   StoredMatrix bias(int64_t expert, Projection projection) const;
   // The value of a part that has only one.  Throws InvalidArgument unless it is finite and not
-  // negative; an input scale must be a positive normal number.
+  // negative; an input scale, and what is stored as a reciprocal, must be a positive normal number.
   float scalar(int64_t expert, Projection projection, const StoredPart& part) const;
-  // The product of a global scale and the activations' scale.  Throws InvalidArgument unless it is
-  // finite.
+  // The product of the global scale and the activations' scale.  Throws InvalidArgument unless it
+  // is finite.
   float alpha(int64_t expert,
               Projection projection,
               const StoredPart& part,
               float input_scale) const;
   // Throws InvalidArgument unless the tensor weight_shape holds [N, K].
   void check_weight_shape(int64_t expert, Projection projection, const StoredPart& part) const;
+  // Whether the file has the part of the first expert's projection.
+  bool has(int64_t expert, Projection projection, const StoredPart& part) const {
+    return files_->contains(name(expert, projection, part.suffixes.front()));
+  }
+  // Which stored group each group of columns is, from a part kGroupIndex.  Throws InvalidArgument
+  // where there is no such group, and Unsupported where the columns of a group are not beside each
+  // other.
+  std::vector<int64_t> group_order(int64_t expert,
+                                   Projection projection,
+                                   const StoredPart& part) const;
 
  private:
   ExpertSource(const Safetensors& files, const ModelConfig& config)
       : files_(&files), config_(&config) {}
 
-  // The scheme of experts whose first weight is the tensor `weight`, see scheme().
-  WeightScheme scheme_of(const std::string& weight) const;
+  // Sets scheme_ and parts_ by the projections of an expert, see scheme().
+  void read_scheme(int64_t expert);
+  WeightScheme scheme_of(const std::string& module, const std::string& weight) const;
+  // The scheme's word in messages: "(quantization: fp8)".
+  std::string scheme_text() const;
   std::string name(int64_t expert, Projection projection, std::string_view suffix) const;
   StoredMatrix module_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
   StoredMatrix fused_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
   // A matrix with all but its size and place.  Throws InvalidArgument where the tensor has another
-  // dtype; a float type stands for all three.
-  StoredMatrix describe(const std::string& tensor, DType expected) const;
+  // dtype than the part, see StoredPart::dtype.
+  StoredMatrix describe(const std::string& tensor, const StoredPart& part) const;
 
   const Safetensors* files_;
   const ModelConfig* config_;
@@ -140,6 +159,7 @@ class ExpertSource {
   bool is_routed_ = true;
   bool is_fused_ = false;
   WeightScheme scheme_;
+  std::vector<StoredPart> parts_;
   int64_t num_experts_ = 1;
   int64_t hidden_ = 0;
   int64_t intermediate_ = 0;

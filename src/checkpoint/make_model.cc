@@ -59,55 +59,81 @@ float varied(float base, float u) {
   return base * std::exp2(u - 0.5f);
 }
 
-// The values of one part of a weight whose elements have the standard deviation sigma.
-ValueTable part_table(WeightFormat format, const StoredPart& part, float sigma) {
-  const bool is_weight = part.role == PartRole::kWeight;
-  if (part.role == PartRole::kZeroPoint) {
-    return ValueTable::normal_nibbles(
-        [](float x) { return static_cast<uint8_t>(std::round(8.0f + 0.5f * x)); });
-  }
-  const auto scales = [&](float base) {
-    return ValueTable::uniform(part.stored, [=](float u) { return varied(base, u); });
+// The codes of a weight whose elements have the standard deviation 1.
+ValueTable code_table(const WeightScheme& scheme, const StoredPart& part) {
+  const auto rounded = [](float x, float low, float high) {
+    return std::clamp(std::round(x), low, high);
   };
-  switch (format) {
-    case WeightFormat::kFloat:
-      break;
-    case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Channel:
-      return is_weight ? ValueTable::normal(part.stored,
-                                            [](float x) { return x * kE4M3Max / kBlockRange; })
-                       : scales(sigma * kBlockRange / kE4M3Max);
-    case WeightFormat::kInt8Channel:
-      return is_weight
-                 ? ValueTable::normal(part.stored, [](float x) { return x * 127.0f / kBlockRange; })
-                 : scales(sigma * kBlockRange / 127.0f);
-    case WeightFormat::kInt4Group:
-      return is_weight ? ValueTable::normal_nibbles([](float x) {
-        return static_cast<uint8_t>(
-            std::clamp(std::round(8.0f + x * 7.0f / kGroupRange), 0.0f, 15.0f));
-      })
-                       : scales(sigma * kGroupRange / 7.0f);
-    case WeightFormat::kMxfp4:
-    case WeightFormat::kNvfp4: {
-      if (is_weight) {
-        return ValueTable::normal_nibbles(
-            [](float x) { return e2m1_from_float(x * kE2M1Max / kGroupRange); });
+  switch (*scheme.format) {
+    case QuantFormat::kInt4:
+      return ValueTable::normal_nibbles([=](float x) {
+        return static_cast<uint8_t>(rounded(8.0f + x * 7.0f / kGroupRange, 0.0f, 15.0f));
+      });
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
+      return ValueTable::normal_nibbles(
+          [](float x) { return e2m1_from_float(x * kE2M1Max / kGroupRange); });
+    case QuantFormat::kInt8:
+      if (part.unpack == Unpack::kFlipSigns) {
+        return ValueTable::normal(DType::kU8, [=](float x) {
+          return rounded(128.0f + x * 127.0f / kBlockRange, 0.0f, 255.0f);
+        });
       }
-      if (format == WeightFormat::kNvfp4) {
-        return scales(kE4M3Max / 2);  // weight_scale_2 holds the remaining factor
-      }
-      const float exponent = 127.0f + std::log2(sigma * kGroupRange / kE2M1Max);
-      return ValueTable::uniform(part.stored,
-                                 [=](float u) { return std::round(exponent + u - 0.5f); });
-    }
+      return ValueTable::normal(part.dtype, [](float x) { return x * 127.0f / kBlockRange; });
+    default:
+      return ValueTable::normal(part.dtype, [](float x) { return x * kE4M3Max / kBlockRange; });
   }
-  return ValueTable::normal(part.stored, [=](float x) { return x * sigma; });
+}
+
+// The largest value that a code stands for, over that of a weight with the standard deviation 1.
+float scale_of_codes(QuantFormat format) {
+  return format == QuantFormat::kInt4    ? kGroupRange / 7.0f
+         : format == QuantFormat::kInt8  ? kBlockRange / 127.0f
+         : format == QuantFormat::kMxfp4 ? kGroupRange / kE2M1Max
+                                         : kBlockRange / kE4M3Max;
+}
+
+// Zero points around the middle; those of a symmetric scheme are the middle.
+ValueTable zero_point_table(const WeightScheme& scheme, const StoredPart& part) {
+  const float spread = scheme.has_zero_points ? 0.5f : 0.0f;
+  const auto value = [=](float middle, float x) {
+    return std::round(middle + spread * x) - static_cast<float>(scheme.zero_point_offset);
+  };
+  if (scheme.format == QuantFormat::kInt4) {
+    return ValueTable::normal_nibbles(
+        [=](float x) { return static_cast<uint8_t>(value(8.0f, x)); });
+  }
+  const bool is_signed = part.dtype == DType::kI8;
+  return ValueTable::normal(is_signed ? DType::kI8 : DType::kU8,
+                            [=](float x) { return value(is_signed ? 0.0f : 128.0f, x); });
+}
+
+// The values of one part of a weight whose elements have the standard deviation sigma.
+ValueTable part_table(const WeightScheme& scheme, const StoredPart& part, float sigma) {
+  if (!scheme.format) {
+    return ValueTable::normal(part.dtype, [=](float x) { return x * sigma; });
+  }
+  if (part.role == PartRole::kZeroPoint) {
+    return zero_point_table(scheme, part);
+  }
+  if (part.role == PartRole::kWeight) {
+    return code_table(scheme, part);
+  }
+  if (is_ocp_mx(*scheme.format)) {
+    const float exponent = 127.0f + std::log2(sigma * scale_of_codes(*scheme.format));
+    return ValueTable::uniform(part.dtype,
+                               [=](float u) { return std::round(exponent + u - 0.5f); });
+  }
+  const float base = *scheme.format == QuantFormat::kNvfp4
+                         ? kE4M3Max / 2  // the global scale holds the remaining factor
+                         : sigma * scale_of_codes(*scheme.format);
+  return ValueTable::uniform(part.dtype, [=](float u) { return varied(base, u); });
 }
 
 // Lists all tensors of a checkpoint.
 class Plan {
  public:
-  explicit Plan(const ModelConfig& config) : config_(config) {
+  explicit Plan(const ModelConfig& config) : config_(config), scheme_(config.quantization.main()) {
     const ModelInfo& info = config.info;
     w1_sigma_ = 1.0f / std::sqrt(static_cast<float>(info.hidden));
     for (const int64_t layer : info.moe_layers) {
@@ -132,10 +158,10 @@ class Plan {
       return result;
     }
     result.sigma = 1.0f / std::sqrt(static_cast<float>(cols));
-    result.parts = stored_parts(config_.scheme, *config_.info.dtype);
+    result.parts = stored_parts(scheme_, *config_.info.dtype);
     for (const StoredPart& part : result.parts) {
-      result.tables.push_back(part.is_matrix() ? std::make_shared<const ValueTable>(part_table(
-                                                     config_.scheme.format, part, result.sigma))
+      result.tables.push_back(part.is_matrix() ? std::make_shared<const ValueTable>(
+                                                     part_table(scheme_, part, result.sigma))
                                                : nullptr);
     }
     return result;
@@ -151,32 +177,53 @@ class Plan {
   void add_module(const std::string& name, int64_t rows, int64_t cols, const Filling& filling) {
     for (size_t i = 0; i < filling.parts.size(); ++i) {
       const StoredPart& part = filling.parts[i];
-      Planned planned{{name + std::string(part.suffix), part.stored, {}}, filling.tables[i], {}};
+      Planned planned{
+          {name + std::string(part.suffixes.front()), part.dtype, {}}, filling.tables[i], {}};
       switch (part.role) {
         case PartRole::kWeightShape:
           planned.spec.shape = {2};
           planned.given = to_bytes<int64_t>({rows, cols});
           break;
+        case PartRole::kGroupIndex: {
+          std::vector<int32_t> groups;
+          for (int64_t k = 0; k < cols; ++k) {
+            groups.push_back(
+                static_cast<int32_t>(scheme_.group.col > 0 ? k / scheme_.group.col : 0));
+          }
+          planned.spec.shape = {cols};
+          planned.given = to_bytes(groups);
+          break;
+        }
         case PartRole::kGlobalScale:
-          planned.given =
-              to_bytes<float>({filling.sigma * kGroupRange / kE2M1Max / (kE4M3Max / 2)});
+          planned.given = tensor_scale(filling.sigma * kGroupRange / kE2M1Max / (kE4M3Max / 2));
           break;
         case PartRole::kInputScale:
           // Inputs of up to 6 standard deviations are represented.
-          planned.given = to_bytes<float>({6.0f / (kE2M1Max * kE4M3Max)});
+          planned.given = tensor_scale(
+              6.0f / (scheme_.format == QuantFormat::kNvfp4 ? kE2M1Max * kE4M3Max : kE4M3Max));
           break;
-        default:
-          planned.spec.shape = {num_units(rows, part.row_unit), num_units(cols, part.col_unit)};
+        default: {
+          const int64_t down = num_units(rows, part.row_unit);
+          const int64_t right = num_units(cols, part.col_unit);
+          if (part.row_unit != 0 || part.col_unit != 0) {  // a scale of all is a scalar
+            planned.spec.shape = part.is_transposed ? Shape{right, down} : Shape{down, right};
+          }
+        }
       }
       tensors_.push_back(std::move(planned));
     }
+  }
+
+  // A scale of a whole tensor, as the format writes it.
+  std::vector<std::byte> tensor_scale(float scale) const {
+    return to_bytes<float>({scheme_.stored == WeightFormat::kNvfp4Packed ? 1.0f / scale : scale});
   }
 
   void add_fused(const std::string& experts) {
     const ModelInfo& info = config_.info;
     const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
       const Filling& fill = filling(cols);
-      if (config_.scheme.format == WeightFormat::kFloat) {
+      if (!scheme_.format) {
         tensors_.push_back(
             {{name, *config_.info.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
       } else {
@@ -210,9 +257,7 @@ class Plan {
     }
     // Families with fused experts are published fused in bf16 and mxfp4, and with a module per
     // expert in other formats.
-    const WeightFormat format = config_.scheme.format;
-    if (format == WeightFormat::kMxfp4 ||
-        (family.is_transposed && format == WeightFormat::kFloat)) {
+    if (scheme_.stored == WeightFormat::kMxfp4Fused || (family.is_transposed && !scheme_.format)) {
       add_fused(block + ".experts");
     } else {
       const Filling& w1 = filling(info.hidden);
@@ -238,6 +283,7 @@ class Plan {
   }
 
   const ModelConfig& config_;
+  const WeightScheme& scheme_;
   float w1_sigma_ = 0;
   std::map<int64_t, Filling> fillings_;  // by the columns of the weight, which decide sigma
   std::vector<Planned> tensors_;

@@ -101,6 +101,7 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   const ConfigFields fields = is_nested ? top.object("text_config") : top;
 
   ModelConfig config;
+  config.file = file;
   const ConfigFields& typed = fields.has("model_type") ? fields : top;
   config.family = find_family(typed.string("model_type"));
   if (config.family == nullptr) {
@@ -129,9 +130,10 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   }
   const ConfigFields& quantized = top.has("quantization_config") ? top : fields;
   if (quantized.has("quantization_config")) {
-    config.scheme = read_weight_scheme(quantized.object("quantization_config"), info.family);
+    config.quantization = read_quant_rules(quantized.object("quantization_config"),
+                                           fields.string_or("expert_dtype", ""));
   }
-  info.quant_method = config.scheme.name;
+  info.quant_method = config.quantization.main().name;
   return config;
 }
 

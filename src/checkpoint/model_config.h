@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "checkpoint/config_fields.h"
-#include "checkpoint/weight_scheme.h"
+#include "checkpoint/quant_rules.h"
 #include "moebius/checkpoint.h"
 
 namespace moebius::checkpoint {
@@ -28,7 +28,8 @@ struct ModelConfig {
   bool has_expert_bias = false;
   bool apply_router_weight_on_input = false;
   ActivationSpec activation;
-  WeightScheme scheme;
+  QuantRules quantization;
+  std::string file;  // config.json, as messages name it
 };
 
 // The names in config.json and in the tensor files that differ between families.

@@ -95,7 +95,7 @@ class WeightQuantizer {
   }
 
  private:
-  static StoredPart float_part() { return {PartRole::kWeight, ".weight", DType::kBF16}; }
+  static StoredPart float_part() { return {PartRole::kWeight, {".weight"}, DType::kBF16}; }
 
   static int64_t cols_of(const std::vector<Piece>& pieces) { return pieces.front().cols.size(); }
   static int64_t rows_of(const std::vector<Piece>& pieces) {
@@ -194,7 +194,7 @@ ExpertWeights quantize_experts(const ExpertSource& source,
                                const std::string& name,
                                bool allows_nonfinite) {
   const LoadScheme& scheme = find_load_scheme(name);
-  if (source.scheme().format != WeightFormat::kFloat) {
+  if (source.scheme().format.has_value()) {
     throw InvalidArgument(fmt::format(
         "quant is {}, but the weights are quantized already ({}): expected auto or none", name,
         source.scheme().name));

@@ -4,123 +4,87 @@
 
 #include <fmt/format.h>
 
-#include "moebius/error.h"
-
 namespace moebius::checkpoint {
 
 namespace {
 
-constexpr int64_t kMaxBlock = 1 << 20;
+constexpr StoredFormat kStoredFormats[] = {
+    {WeightFormat::kFloat, "none, and modules that a rule leaves out", "`.weight` bf16, f16 or f32",
+     "itself"},
+    {WeightFormat::kFp8Block,
+     "`fp8` (DeepSeek, Qwen, MiniMax), compressed-tensors `float-quantized` by blocks, ModelOpt "
+     "`FP8_PB_WO`",
+     "`.weight` e4m3, `.weight_scale_inv`, `.weight_scale` or `.scale` per block, f32, bf16 or "
+     "e8m0; fused, too",
+     "fp8 in blocks; activations by groups as wide, with power-of-two scales where `scale_fmt` is "
+     "`ue8m0`"},
+    {WeightFormat::kFp8Channel,
+     "compressed-tensors `float-quantized` per channel (FP8-dynamic), `fbgemm_fp8`, ModelOpt "
+     "`FP8_PER_CHANNEL_PER_TOKEN`",
+     "`.weight` e4m3, `.weight_scale` per row; fused and transposed, too",
+     "fp8 per channel; activations per token"},
+    {WeightFormat::kFp8Tensor,
+     "`fp8` without blocks, compressed-tensors `float-quantized` per tensor, ModelOpt `FP8`",
+     "`.weight` e4m3, one `.weight_scale` (or `.weight_scale_inv`), `.input_scale` or "
+     "`.activation_scale` where activations are static",
+     "fp8 per channel, all rows of a projection with its scale; activations per tensor if static, "
+     "else per token"},
+    {WeightFormat::kInt8, "compressed-tensors `int-quantized`, 8 bits",
+     "`.weight` i8, `.weight_scale` per row or group, `.weight_zero_point` i8",
+     "int8; activations per token where the file says so"},
+    {WeightFormat::kPackedInt, "compressed-tensors `pack-quantized`, 4 and 8 bits",
+     "`.weight_packed` i32 (codes offset by 8 or 128, first element lowest), `.weight_scale`, "
+     "`.weight_zero_point` (rows packed), `.weight_shape`",
+     "int4 or int8 in groups or per channel"},
+    {WeightFormat::kGptq, "`gptq`, 4 and 8 bits, zero points of both versions",
+     "`.qweight` i32 [K/8, N], `.scales` [K/g, N], `.qzeros` i32 [K/g, N/8], `.g_idx`",
+     "int4 or int8 in groups, transposed while it is read"},
+    {WeightFormat::kAwq, "`awq` `gemm`, 4 bits",
+     "`.qweight` i32 [K, N/8] (rows 0, 2, 4, 6, 1, 3, 5, 7 of eight), `.scales` [K/g, N], "
+     "`.qzeros` i32 [K/g, N/8]",
+     "int4 in groups, transposed while it is read"},
+    {WeightFormat::kMxfp4Fused, "`mxfp4` (gpt-oss)",
+     "`_blocks` [E, N, K/32, 16], two e2m1 per byte, low nibble first, and e8m0 `_scales`",
+     "mxfp4"},
+    {WeightFormat::kMxfp4,
+     "compressed-tensors `mxfp4-pack-quantized`, `fp8` with `expert_dtype` `fp4` (DeepSeek-V4)",
+     "`.weight_packed` or `.weight`, two e2m1 per byte, and e8m0 scales per 32", "mxfp4"},
+    {WeightFormat::kMxfp8,
+     "`mxfp8`, compressed-tensors `mxfp8-quantized`, ModelOpt `MXFP8`, `fp8` with blocks of "
+     "[1, 32] and e8m0 scales",
+     "`.weight` e4m3, `.weight_scale` or `.weight_scale_inv` e8m0 per 32",
+     "mxfp8; activations likewise"},
+    {WeightFormat::kNvfp4, "ModelOpt `NVFP4`",
+     "`.weight` e2m1 pairs, `.weight_scale` e4m3 per 16, `.weight_scale_2` f32, `.input_scale`",
+     "nvfp4; activations likewise, if they have scales"},
+    {WeightFormat::kNvfp4Packed, "compressed-tensors `nvfp4-pack-quantized`",
+     "`.weight_packed` e2m1 pairs, `.weight_scale` e4m3 per 16, `.weight_global_scale` and "
+     "`.input_global_scale` f32, which are reciprocals",
+     "nvfp4; activations likewise where the file says so"},
+};
 
-WeightScheme read_fp8(const ConfigFields& fields) {
-  if (fields.string_or("fmt", "e4m3") != "e4m3") {
-    fields.unsupported("fmt", "e4m3");
-  }
-  if (fields.string_or("activation_scheme", "dynamic") != "dynamic") {
-    fields.unsupported("activation_scheme", "dynamic");
-  }
-  const std::string scale_format = fields.string_or("scale_fmt", "float");
-  if (scale_format != "float" && scale_format != "ue8m0") {
-    fields.unsupported("scale_fmt", "float, ue8m0");
-  }
-  if (!fields.has("weight_block_size")) {
-    fields.unsupported("weight_block_size", "fp8 with [rows, columns] of a block");
-  }
-  const std::vector<int64_t> block = fields.integers("weight_block_size", 1, kMaxBlock);
-  if (block.size() != 2) {
-    fields.refuse("weight_block_size", "2 integers");
-  }
-  return {.format = WeightFormat::kFp8Block,
-          .name = "fp8",
-          .block = {block[0], block[1]},
-          .quantizes_activations = true,
-          .has_ue8m0_activations = scale_format == "ue8m0"};
+// Where scales of the scheme lie, as units of StoredPart.
+StoredPart scale_part(const WeightScheme& scheme,
+                      std::vector<std::string_view> suffixes,
+                      DType dtype) {
+  StoredPart part{PartRole::kScale, std::move(suffixes), dtype};
+  part.row_unit = scheme.group.row;
+  part.col_unit = scheme.group.col == -1 ? 0 : scheme.group.col;
+  return part;
 }
 
-// Whether activations are quantized, which must be per token and to `bits` bits of `type`; throws
-// for anything else.
-bool quantizes_per_token(const ConfigFields& group, std::string_view type, int64_t bits) {
-  if (!group.has("input_activations")) {
-    return false;
-  }
-  const ConfigFields acts = group.object("input_activations");
-  if (acts.string_or("type", "int") != type || acts.integer("num_bits", 1, 64) != bits ||
-      acts.string_or("strategy", "token") != "token" || !acts.boolean_or("dynamic", false) ||
-      !acts.boolean_or("symmetric", true)) {
-    group.unsupported("input_activations",
-                      fmt::format("null, or {}-bit {}, symmetric, dynamic per token", bits, type));
-  }
-  return true;
+// A part that is one row of stored elements per word of packed rows.
+StoredPart zero_points(const WeightScheme& scheme, std::string_view suffix, Unpack unpack) {
+  StoredPart part = scale_part(scheme, {suffix}, DType::kI32);
+  part.role = PartRole::kZeroPoint;
+  part.row_unit = scheme.format == QuantFormat::kInt8 ? 4 : 8;
+  part.unpack = unpack;
+  return part;
 }
 
-WeightScheme read_group(const ConfigFields& group, const std::string& format) {
-  const ConfigFields weights = group.object("weights");
-  const std::string type = weights.string_or("type", "int");
-  const int64_t bits = weights.integer("num_bits", 1, 64);
-  const std::string strategy = weights.string_or("strategy", "");
-  const bool symmetric = weights.boolean_or("symmetric", true);
-  if (weights.has("actorder")) {
-    weights.unsupported("actorder", "null");
-  }
-  WeightScheme scheme;
-  if (format == "pack-quantized" && type == "int" && bits == 4 && strategy == "group") {
-    scheme = {.format = WeightFormat::kInt4Group,
-              .name = "compressed-tensors int4",
-              .block = {1, weights.integer("group_size", 1, kMaxBlock)},
-              .is_asymmetric = !symmetric};
-    if (scheme.block.col % 2 != 0) {  // two codes share a byte
-      weights.unsupported("group_size", "multiples of 2");
-    }
-    if (group.has("input_activations")) {
-      group.unsupported("input_activations", "null with int4 weights");
-    }
-  } else if ((type == "int" || type == "float") && format == type + "-quantized" && bits == 8 &&
-             strategy == "channel" && symmetric) {
-    const bool is_int = type == "int";
-    scheme = {.format = is_int ? WeightFormat::kInt8Channel : WeightFormat::kFp8Channel,
-              .name = is_int ? "compressed-tensors int8" : "compressed-tensors fp8",
-              .quantizes_activations = quantizes_per_token(group, type, bits)};
-  } else {
-    group.unsupported("weights",
-                      fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
-                                  "int (int-quantized) or float (float-quantized); the format here "
-                                  "is {}",
-                                  format));
-  }
-  return scheme;
-}
-
-WeightScheme read_compressed_tensors(const ConfigFields& fields) {
-  const std::string format = fields.string_or("format", "dense");
-  const ConfigFields groups = fields.object("config_groups");
-  std::optional<WeightScheme> scheme;
-  for (const std::string& key : groups.keys()) {
-    const ConfigFields group = groups.object(key);
-    const WeightScheme next = read_group(group, group.string_or("format", format));
-    if (scheme && (scheme->format != next.format || scheme->block != next.block ||
-                   scheme->is_asymmetric != next.is_asymmetric ||
-                   scheme->quantizes_activations != next.quantizes_activations)) {
-      fields.unsupported("config_groups", "groups that are quantized alike");
-    }
-    scheme = next;
-  }
-  if (!scheme) {
-    fields.refuse("config_groups", "at least one group");
-  }
-  return *scheme;
-}
-
-WeightScheme read_modelopt(const ConfigFields& fields) {
-  if (fields.string("quant_algo") != "NVFP4") {
-    fields.unsupported("quant_algo", "NVFP4");
-  }
-  if (fields.integer_or("group_size", 16, 1, kMaxBlock) != 16) {
-    fields.refuse("group_size", "16");
-  }
-  return {.format = WeightFormat::kNvfp4,
-          .name = "nvfp4",
-          .block = {1, 16},
-          .quantizes_activations = true};
+StoredPart transposed(StoredPart part) {
+  part.is_transposed = true;
+  return part;
 }
 
 }  // namespace
@@ -131,62 +95,111 @@ int64_t num_units(int64_t total, int64_t unit) {
 
 std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype) {
   using enum PartRole;
-  switch (scheme.format) {
+  const bool is_int8 = scheme.format == QuantFormat::kInt8;
+  const int64_t codes_per_word = is_int8 ? 4 : 8;
+  const Unpack codes = is_int8 ? Unpack::kFlipSigns : Unpack::kNone;
+  std::vector<StoredPart> parts;
+  switch (scheme.stored) {
     case WeightFormat::kFloat:
-      return {{kWeight, ".weight", float_dtype}};
+      return {{kWeight, {".weight"}, float_dtype}};
     case WeightFormat::kFp8Block:
-      return {{kWeight, ".weight", DType::kF8E4M3},
-              {kScale, ".weight_scale_inv", DType::kF32, scheme.block.row, scheme.block.col}};
+      return {{kWeight, {".weight"}, DType::kF8E4M3},
+              scale_part(scheme, {".weight_scale_inv", ".weight_scale", ".scale"}, DType::kF32)};
     case WeightFormat::kFp8Channel:
-      return {{kWeight, ".weight", DType::kF8E4M3}, {kScale, ".weight_scale", float_dtype, 1, 0}};
-    case WeightFormat::kInt8Channel:
-      return {{kWeight, ".weight", DType::kI8}, {kScale, ".weight_scale", float_dtype, 1, 0}};
-    case WeightFormat::kInt4Group: {
-      std::vector<StoredPart> parts = {{kWeight, ".weight_packed", DType::kI32, 1, 8},
-                                       {kScale, ".weight_scale", float_dtype, 1, scheme.block.col},
-                                       {kWeightShape, ".weight_shape", DType::kI64}};
-      if (scheme.is_asymmetric) {
-        parts.push_back({kZeroPoint, ".weight_zero_point", DType::kI32, 8, scheme.block.col});
+    case WeightFormat::kFp8Tensor:
+      parts = {{kWeight, {".weight"}, DType::kF8E4M3},
+               scale_part(scheme, {".weight_scale", ".weight_scale_inv"}, float_dtype)};
+      if (scheme.stored == WeightFormat::kFp8Tensor) {
+        parts.back().row_unit = 0;
+      }
+      if (scheme.has_input_scales()) {
+        parts.push_back({kInputScale, {".input_scale", ".activation_scale"}, DType::kF32});
+      }
+      return parts;
+    case WeightFormat::kInt8:
+      parts = {{kWeight, {".weight"}, DType::kI8},
+               scale_part(scheme, {".weight_scale"}, float_dtype)};
+      if (scheme.has_zero_points) {
+        StoredPart zeros = scale_part(scheme, {".weight_zero_point"}, DType::kI8);
+        zeros.role = kZeroPoint;
+        zeros.unpack = Unpack::kFlipSigns;
+        parts.push_back(zeros);
+      }
+      return parts;
+    case WeightFormat::kPackedInt:
+      parts = {{kWeight, {".weight_packed"}, DType::kI32, 1, codes_per_word, false, codes},
+               scale_part(scheme, {".weight_scale"}, float_dtype),
+               {kWeightShape, {".weight_shape"}, DType::kI64}};
+      if (scheme.has_zero_points) {
+        parts.push_back(zero_points(scheme, ".weight_zero_point", Unpack::kRows));
+      }
+      return parts;
+    case WeightFormat::kGptq:
+      return {{kWeight, {".qweight"}, DType::kI32, 1, codes_per_word, true, codes},
+              transposed(scale_part(scheme, {".scales"}, DType::kF16)),
+              transposed(zero_points(scheme, ".qzeros", Unpack::kRows)),
+              {kGroupIndex, {".g_idx"}, DType::kI32}};
+    case WeightFormat::kAwq:
+      return {{kWeight, {".qweight"}, DType::kI32, 8, 1, true, Unpack::kAwqWords},
+              transposed(scale_part(scheme, {".scales"}, DType::kF16)),
+              transposed(zero_points(scheme, ".qzeros", Unpack::kAwqRows))};
+    case WeightFormat::kMxfp4Fused:
+      return {{kWeight, {"_blocks"}, DType::kU8, 1, 2}, {kScale, {"_scales"}, DType::kU8, 1, 32}};
+    case WeightFormat::kMxfp4:
+      return {{kWeight, {".weight_packed", ".weight"}, DType::kU8, 1, 2},
+              {kScale, {".weight_scale", ".weight_scale_inv", ".scale"}, DType::kU8, 1, 32}};
+    case WeightFormat::kMxfp8:
+      return {{kWeight, {".weight"}, DType::kF8E4M3},
+              {kScale, {".weight_scale", ".weight_scale_inv", ".scale"}, DType::kU8, 1, 32}};
+    case WeightFormat::kNvfp4:
+    case WeightFormat::kNvfp4Packed: {
+      const bool is_packed = scheme.stored == WeightFormat::kNvfp4Packed;
+      parts = {
+          {kWeight, {is_packed ? ".weight_packed" : ".weight"}, DType::kU8, 1, 2},
+          {kScale, {".weight_scale"}, DType::kF8E4M3, 1, 16},
+          {kGlobalScale, {is_packed ? ".weight_global_scale" : ".weight_scale_2"}, DType::kF32}};
+      if (scheme.has_input_scales()) {
+        parts.push_back(
+            {kInputScale, {is_packed ? ".input_global_scale" : ".input_scale"}, DType::kF32});
       }
       return parts;
     }
-    case WeightFormat::kMxfp4:
-      return {{kWeight, "_blocks", DType::kU8, 1, 2}, {kScale, "_scales", DType::kU8, 1, 32}};
-    case WeightFormat::kNvfp4:
-      return {{kWeight, ".weight", DType::kU8, 1, 2},
-              {kScale, ".weight_scale", DType::kF8E4M3, 1, 16},
-              {kGlobalScale, ".weight_scale_2", DType::kF32},
-              {kInputScale, ".input_scale", DType::kF32}};
   }
   return {};
 }
 
-std::optional<QuantFormat> quant_format(WeightFormat format) {
-  constexpr std::optional<QuantFormat> kFormats[] = {
-      std::nullopt,       QuantFormat::kFp8,   QuantFormat::kFp8,  QuantFormat::kInt8,
-      QuantFormat::kInt4, QuantFormat::kMxfp4, QuantFormat::kNvfp4};
-  return kFormats[static_cast<size_t>(format)];
+std::string computed_as(const WeightScheme& scheme, bool quantizes_activations) {
+  const bool acts = quantizes_activations && scheme.quantizes_activations();
+  if (!scheme.format) {
+    return "none";
+  }
+  switch (*scheme.format) {
+    case QuantFormat::kFp8:
+      return fmt::format("fp8_w8{}{}", acts ? "a8" : "a16",
+                         scheme.group.is_per_token() ? "_channel" : "");
+    case QuantFormat::kInt8:
+      return fmt::format("int8_w8{}", acts ? "a8" : "a16");
+    case QuantFormat::kInt4:
+      return "int4_w4a16";
+    case QuantFormat::kMxfp8:
+      return acts ? "mxfp8" : "mxfp8_w8a16";
+    default:
+      return fmt::format("{}{}", moebius::name(*scheme.format), acts ? "" : "_w4a16");
+  }
 }
 
-WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type) {
-  const std::string method = quantization.string("quant_method");
-  if (method == "fp8") {
-    return read_fp8(quantization);
+std::span<const StoredFormat> stored_formats() {
+  return kStoredFormats;
+}
+
+std::vector<std::string> stored_formats_table() {
+  std::vector<std::string> lines = {
+      "| checkpoint (`quant_method`) | tensors of a module | becomes |", "| --- | --- | --- |"};
+  for (const StoredFormat& format : kStoredFormats) {
+    lines.push_back(
+        fmt::format("| {} | {} | {} |", format.checkpoints, format.tensors, format.becomes));
   }
-  if (method == "compressed-tensors") {
-    return read_compressed_tensors(quantization);
-  }
-  if (method == "modelopt" || method == "modelopt_fp4") {
-    return read_modelopt(quantization);
-  }
-  if (method == "mxfp4") {
-    if (model_type != "gpt_oss") {
-      quantization.unsupported("quant_method",
-                               fmt::format("mxfp4 for gpt_oss only, this is {}", model_type));
-    }
-    return {.format = WeightFormat::kMxfp4, .name = "mxfp4", .block = {1, 32}};
-  }
-  quantization.unsupported("quant_method", "fp8, compressed-tensors, mxfp4, modelopt");
+  return lines;
 }
 
 }  // namespace moebius::checkpoint

@@ -7,10 +7,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/expert_loader.h"
 #include "checkpoint/load_schemes.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/presets.h"
+#include "checkpoint/stored_quant.h"
 #include "experts/quantized_rows.h"
 #include "moebius/all2all.h"
 #include "moebius/error.h"
@@ -21,7 +21,6 @@ namespace {
 
 using checkpoint::LoadScheme;
 using checkpoint::ModelConfig;
-using checkpoint::WeightFormat;
 
 LayerShape layer_of(const ModelConfig& config, std::string name) {
   const ModelInfo& info = config.info;
@@ -38,27 +37,6 @@ LayerShape layer_of(const ModelConfig& config, std::string name) {
   layer.dtype = info.dtype.value_or(DType::kBF16);
   layer.num_moe_layers = static_cast<int64_t>(info.moe_layers.size());
   return layer;
-}
-
-std::string name_of(const checkpoint::WeightScheme& stored, bool quantizes_activations) {
-  const std::string_view rows = quantizes_activations ? "a8" : "a16";
-  switch (stored.format) {
-    case WeightFormat::kFloat:
-      return "none";
-    case WeightFormat::kFp8Block:
-      return fmt::format("fp8_w8{}", rows);
-    case WeightFormat::kFp8Channel:
-      return fmt::format("fp8_w8{}_channel", rows);
-    case WeightFormat::kInt8Channel:
-      return fmt::format("int8_w8{}", rows);
-    case WeightFormat::kInt4Group:
-      return "int4_w4a16";
-    case WeightFormat::kMxfp4:
-      return "mxfp4_w4a16";
-    case WeightFormat::kNvfp4:
-      return quantizes_activations ? "nvfp4" : "nvfp4_w4a16";
-  }
-  return "none";
 }
 
 // The scheme's config with the weights of one small expert, since shapes and scales do not matter
@@ -95,21 +73,21 @@ LayerShape layer_of_preset(const std::string& preset) {
 LayerShape layer_of_model(const std::string& directory, checkpoint::WeightScheme* stored) {
   const ModelConfig config = checkpoint::read_model_config(directory);
   if (stored != nullptr) {
-    *stored = config.scheme;
+    *stored = config.quantization.main();
   }
   return layer_of(config, directory);
 }
 
 Formats stored_formats(const checkpoint::WeightScheme& stored, bool quantize_activations) {
   QuantTensors tensors;
-  if (stored.is_asymmetric) {
+  if (stored.has_zero_points) {
     tensors.w1_zero_point = tensors.w2_zero_point = Tensor::zeros({1, 1, 1}, DType::kU8);
   }
-  if (stored.format == WeightFormat::kNvfp4) {  // such checkpoints have input scales
+  if (stored.activations == checkpoint::ActivationScheme::kNvfp4) {
     tensors.a1_gscale = tensors.a2_gscale = Tensor::zeros({1}, DType::kF32);
   }
   Formats formats;
-  formats.name = name_of(stored, quantize_activations && stored.quantizes_activations);
+  formats.name = checkpoint::computed_as(stored, quantize_activations);
   formats.quant = checkpoint::stored_quant_config(stored, quantize_activations, tensors);
   formats.weights = weight_spec(formats.quant.w1);
   formats.activations = activation_spec(formats.quant.a1);

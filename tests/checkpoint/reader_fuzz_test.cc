@@ -79,7 +79,8 @@ class Mutator {
         9223372036854775808, 18446744073709551615, -9223372036854775807, 0.5, 1e300, -0.0,
         "", "F32", "F4", "U8", "BF16", "I64", "../x", "model", null, true, [], {}, [1, 2], [[]],
         {"a": 1}, "mixtral", "llama4", "gpt_oss", "deepseek_v3", "fp8", "compressed-tensors",
-        "mxfp4"])");
+        "mxfp4", "gptq", "awq", "modelopt", "re:.*", "re:(", "re:.*experts.*", "*", "channel",
+        "group", "tensor", "float", "static", "float-quantized", "pack-quantized"])");
     switch (node.is_structured() ? below(5) : 0) {
       case 1:
         if (!node.empty()) {
@@ -126,11 +127,26 @@ struct Files {
 // Small models of all families and formats.
 class ReaderFuzz : public ::testing::Test {
  protected:
-  static constexpr const char* kModels[] = {"qwen2_moe",       "gpt_oss",
-                                            "llama4",          "mixtral_int8",
-                                            "qwen3_moe_nvfp4", "deepseek_v2_int4_asym",
-                                            "deepseek_v3_fp8", "gpt_oss_mxfp4",
-                                            "olmoe_int4",      "glm4_moe_fp8_channel"};
+  static constexpr const char* kModels[] = {"qwen2_moe",
+                                            "gpt_oss",
+                                            "llama4",
+                                            "mixtral_int8",
+                                            "qwen3_moe_nvfp4",
+                                            "deepseek_v2_int4_asym",
+                                            "deepseek_v3_fp8",
+                                            "gpt_oss_mxfp4",
+                                            "olmoe_int4",
+                                            "glm4_moe_fp8_channel",
+                                            "mixtral_gptq_asym",
+                                            "qwen3_moe_gptq8",
+                                            "deepseek_v3_gptq_order",
+                                            "mixtral_awq",
+                                            "qwen3_moe_int8_asym_group",
+                                            "mixtral_fp8_block",
+                                            "qwen3_moe_fp8_static",
+                                            "mixtral_nvfp4_packed",
+                                            "qwen3_moe_mxfp4_packed",
+                                            "deepseek_v3_mxfp8"};
 
   void SetUp() override {
     for (const char* name : kModels) {

@@ -29,10 +29,12 @@ inline void PrintTo(const SmallModel& model, std::ostream* out) {
 inline nlohmann::json small_quantization(const std::string& quant) {
   using nlohmann::json;
   const auto compressed = [](const char* format, json weights, json acts) {
-    return json{
-        {"quant_method", "compressed-tensors"},
-        {"format", format},
-        {"config_groups", {{"group_0", {{"weights", weights}, {"input_activations", acts}}}}}};
+    return json{{"quant_method", "compressed-tensors"},
+                {"format", format},
+                {"config_groups",
+                 {{"group_0",
+                   {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", acts}}}}},
+                {"ignore", {"lm_head", "re:.*mlp.gate$"}}};
   };
   const json per_token = {{"num_bits", 8}, {"strategy", "token"}, {"dynamic", true}};
   if (quant == "fp8") {
@@ -61,10 +63,101 @@ inline nlohmann::json small_quantization(const std::string& quant) {
                        {"symmetric", quant == "int4"}},
                       nullptr);
   }
+  if (quant == "int8_asym_group") {
+    return compressed("pack-quantized",
+                      {{"num_bits", 8},
+                       {"type", "int"},
+                       {"strategy", "group"},
+                       {"group_size", 16},
+                       {"symmetric", false}},
+                      nullptr);
+  }
+  if (quant == "int8_asym") {
+    return compressed(
+        "int-quantized",
+        {{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}, {"symmetric", false}}, nullptr);
+  }
+  if (quant == "fp8_block") {
+    return compressed(
+        "float-quantized",
+        {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {16, 16}}},
+        {{"num_bits", 8},
+         {"type", "float"},
+         {"strategy", "group"},
+         {"group_size", 16},
+         {"dynamic", true}});
+  }
+  if (quant == "fp8_tensor" || quant == "fp8_static") {
+    return {{"quant_method", "fp8"},
+            {"activation_scheme", quant == "fp8_static" ? "static" : "dynamic"},
+            {"modules_to_not_convert", {"lm_head", "model.embed_tokens"}}};
+  }
+  if (quant == "mxfp8") {
+    return {{"quant_method", "mxfp8"}, {"ignored_layers", {"lm_head"}}};
+  }
+  if (quant == "fbgemm") {
+    return {{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}};
+  }
+  if (quant.starts_with("gptq")) {
+    return {{"quant_method", "gptq"},
+            {"bits", quant == "gptq8" ? 8 : 4},
+            {"group_size", quant == "gptq_rows" ? -1 : 16},
+            {"sym", quant != "gptq_asym" && quant != "gptq_v2"},
+            {"desc_act", quant == "gptq_order"},
+            {"checkpoint_format", quant == "gptq_v2" ? "gptq_v2" : "gptq"}};
+  }
+  if (quant == "awq") {
+    return {{"quant_method", "awq"}, {"bits", 4},          {"group_size", 16},
+            {"version", "gemm"},     {"zero_point", true}, {"modules_to_not_convert", nullptr}};
+  }
   if (quant == "mxfp4") {
     return {{"quant_method", "mxfp4"}};
   }
+  if (quant == "mxfp4_packed" || quant == "mxfp4_a4") {
+    const json group = {{"num_bits", 4},
+                        {"type", "float"},
+                        {"strategy", "group"},
+                        {"group_size", 32},
+                        {"dynamic", true}};
+    return compressed("mxfp4-pack-quantized",
+                      {{"num_bits", 4},
+                       {"type", "float"},
+                       {"strategy", "group"},
+                       {"group_size", 32},
+                       {"scale_dtype", "torch.uint8"}},
+                      quant == "mxfp4_a4" ? group : json());
+  }
+  if (quant == "nvfp4_packed" || quant == "nvfp4_a16") {
+    const json acts = {{"num_bits", 4},
+                       {"type", "float"},
+                       {"strategy", "tensor_group"},
+                       {"group_size", 16},
+                       {"dynamic", "local"}};
+    return compressed(
+        "nvfp4-pack-quantized",
+        {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}},
+        quant == "nvfp4_packed" ? acts : json());
+  }
+  if (quant == "modelopt_fp8") {
+    return {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"ignore", {"lm_head", "*.gate"}}};
+  }
+  if (quant == "modelopt_fp8_channel") {
+    return {{"quant_method", "modelopt"}, {"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
+  }
+  if (quant != "nvfp4") {
+    ADD_FAILURE() << "no small quantization " << quant;
+  }
   return {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+}
+
+// Formats that are stored by modules, so that every family with such modules has them.
+inline const std::vector<std::string>& other_small_quantizations() {
+  static const std::vector<std::string> kNames = {
+      "int8_asym_group", "int8_asym",    "fp8_block", "fp8_tensor",   "fp8_static",
+      "mxfp8",           "fbgemm",       "gptq",      "gptq_asym",    "gptq_v2",
+      "gptq8",           "gptq_order",   "gptq_rows", "awq",          "mxfp4_packed",
+      "mxfp4_a4",        "nvfp4_packed", "nvfp4_a16", "modelopt_fp8", "modelopt_fp8_channel"};
+  return kNames;
 }
 
 inline std::vector<SmallModel> small_models() {
@@ -113,6 +206,14 @@ inline std::vector<SmallModel> small_models() {
       json config = models[i].config;
       config["quantization_config"] = small_quantization(quant);
       models.push_back({models[i].name + "_" + quant, config});
+    }
+    if (models[i].name == "mixtral" || models[i].name == "qwen3_moe" ||
+        models[i].name == "deepseek_v3") {
+      for (const std::string& quant : other_small_quantizations()) {
+        json config = models[i].config;
+        config["quantization_config"] = small_quantization(quant);
+        models.push_back({models[i].name + "_" + quant, config});
+      }
     }
   }
   return models;

@@ -3,8 +3,10 @@
 //
 // Tensors that are missing or do not fit config.json.  Errors name file, tensor and both values in
 // one line.
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
@@ -176,26 +178,89 @@ TEST_F(BadTensors, FusedWeightsHaveScalesPerRow) {
   const auto floats = tensors_;
 
   quantize("fp8");  // blocks of 32 rows and 16 columns
-  put("gate_up_proj.weight", {4, 64, 64}, DType::kF8E4M3);
-  put("gate_up_proj.weight_scale_inv", {4, 64, 4}, DType::kF32);
-  put("down_proj.weight", {4, 64, 32}, DType::kF8E4M3);
-  put("down_proj.weight_scale_inv", {4, 64, 2}, DType::kF32);
+  put("gate_up_proj", {4, 64, 64}, DType::kF8E4M3);
+  put("gate_up_proj_scale_inv", {4, 2, 4}, DType::kF32);
+  put("down_proj", {4, 64, 32}, DType::kF8E4M3);
+  put("down_proj_scale_inv", {4, 2, 2}, DType::kF32);
   expect_mentions(refusal<Unsupported>(),
-                  "gate_up_proj.weight_scale_inv' has a value for 32 rows (quantization: fp8)");
+                  "gate_up_proj_scale_inv' has a value for 32 rows of 64 (quantization: fp8)");
 
   tensors_ = floats;
   quantize("int4_asym");  // a word has the zero points of 8 rows
   for (const std::string module : {"gate_up_proj", "down_proj"}) {
     const int64_t n = 64;
     const int64_t k = module == "down_proj" ? 32 : 64;
-    put(module + ".weight_packed", {4, n, k / 8}, DType::kI32);
-    put(module + ".weight_scale", {4, n, k / 16}, DType::kF32);
-    put(module + ".weight_zero_point", {4, n, k / 16}, DType::kI32);
-    put(module + ".weight_shape", {2}, DType::kI64);
-    at(path + module + ".weight_shape").data<int64_t>()[0] = n;
-    at(path + module + ".weight_shape").data<int64_t>()[1] = k;
+    put(module + "_packed", {4, n, k / 8}, DType::kI32);
+    put(module + "_scale", {4, n, k / 16}, DType::kF32);
+    put(module + "_zero_point", {4, n, k / 16}, DType::kI32);
+    put(module + "_shape", {2}, DType::kI64);
+    at(path + module + "_shape").data<int64_t>()[0] = n;
+    at(path + module + "_shape").data<int64_t>()[1] = k;
   }
-  expect_mentions(refusal<Unsupported>(), "gate_up_proj.weight_zero_point' has a value for 8 rows");
+  expect_mentions(refusal<Unsupported>(), "gate_up_proj_zero_point' has a value for 8 rows");
+}
+
+// A checkpoint whose experts are fused as transformers keeps them, with weights [E, N, K].
+TEST_F(BadTensors, FusedFp8BlocksAreRead) {
+  make("qwen3_moe_fp8");  // blocks of 32 rows and 16 columns
+  write_safetensors(dir_ / "model.safetensors", tensors_);
+  const ExpertWeights expected = Checkpoint(dir_.path()).load_layer(1).experts;
+  const Tensor gate = at(block_ + "gate.weight");
+  const std::string path = block_ + "experts.";
+  tensors_ = {{block_ + "gate.weight", gate},
+              {path + "gate_up_proj", expected.w1},
+              {path + "gate_up_proj_scale_inv", expected.quant.w1.scale},
+              {path + "down_proj", expected.w2},
+              {path + "down_proj_scale_inv", expected.quant.w2.scale}};
+  write_safetensors(dir_ / "model.safetensors", tensors_);
+  const ExpertWeights actual = Checkpoint(dir_.path()).load_layer(1).experts;
+  const auto expect_same = [](const Tensor& a, const Tensor& b) {
+    ASSERT_EQ(a.shape(), b.shape());
+    ASSERT_EQ(a.dtype(), b.dtype());
+    EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())), 0);
+  };
+  expect_same(actual.w1, expected.w1);
+  expect_same(actual.w2, expected.w2);
+  expect_same(actual.quant.w1.scale, expected.quant.w1.scale);
+  expect_same(actual.quant.w2.scale, expected.quant.w2.scale);
+}
+
+// Llama 4 in fbgemm_fp8: weights [E, K, N], and scales [E, 1, 2I] and [E, H, 1].
+TEST_F(BadTensors, FusedTransposedFp8ChannelsAreRead) {
+  make("llama4");
+  json config = small_config("llama4");
+  config["quantization_config"] = small_quantization("fbgemm");
+  write_text(dir_ / "config.json", config.dump());
+  const std::string block = "model.layers.1.feed_forward.";
+  const std::string path = block + "experts.";
+  for (const std::string module : {"gate_up_proj", "down_proj"}) {
+    Tensor& weight = at(path + module);
+    const int64_t rows = weight.dim(2);
+    weight = convert(weight, DType::kF8E4M3);
+    const Tensor scale =
+        Tensor::empty(module == "down_proj" ? Shape{4, rows, 1} : Shape{4, 1, rows}, DType::kF32);
+    for (int64_t i = 0; i < scale.numel(); ++i) {
+      set_float(scale, i, 0.25f + static_cast<float>(i % 7));
+    }
+    tensors_.emplace_back(path + module + "_scale", scale);
+  }
+  write_safetensors(dir_ / "model.safetensors", tensors_);
+  const ExpertWeights experts = Checkpoint(dir_.path()).load_layer(1).experts;
+  EXPECT_EQ(experts.quant.w1.format, QuantFormat::kFp8);
+  EXPECT_TRUE(experts.quant.is_per_act_token());
+  for (const auto& [w, desc, module] : {std::tuple(experts.w1, experts.quant.w1, "gate_up_proj"),
+                                        {experts.w2, experts.quant.w2, "down_proj"}}) {
+    const Tensor stored = at(path + module);
+    const Tensor scale = at(path + module + std::string("_scale"));
+    for (int64_t e = 0; e < 4; ++e) {
+      for (int64_t n = 0; n < w.dim(1); n += 5) {
+        for (int64_t k = 0; k < w.dim(2); k += 3) {
+          ASSERT_EQ(get_float(w[e][n], k), get_float(stored[e][k], n));
+        }
+        ASSERT_EQ(get_float(desc.scale[e], n), get_float(scale[e], n));
+      }
+    }
+  }
 }
 
 TEST_F(BadTensors, OptionsAreChecked) {
