@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loads a layer of about 1.2 GB in each stored format, from files that the page cache holds.
+// Counters: `plain_ms` is a plain read of the same file by as many threads into new memory, `ratio`
+// the load's time over it, and `peak` the growth of the resident memory, with the mapped pages of
+// the file, over the bytes of the loaded layer.
+// $TMPDIR needs 1.3 GB.
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "checkpoint/make_model.h"
+#include "core/parallel.h"
+#include "moebius/checkpoint.h"
+
+namespace {
+
+using namespace moebius;
+using nlohmann::json;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+json compressed(const char* format, json weights, json acts = nullptr) {
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", acts}}}}}};
+}
+
+struct Format {
+  const char* name;
+  int bits;  // of a weight
+  json quantization;
+};
+
+std::vector<Format> formats() {
+  const json int4 = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 128}};
+  const json token = {{"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"dynamic", true}};
+  const json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"sym", true}};
+  json gptq_zeros = gptq;
+  gptq_zeros["sym"] = false;
+  json gptq8 = gptq;
+  gptq8["bits"] = 8;
+  return {
+      {"none", 16, nullptr},
+      {"ct_fp8_channel", 8,
+       compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}},
+                  token)},
+      {"ct_int4", 4, compressed("pack-quantized", int4)},
+      {"gptq", 4, gptq},
+      {"gptq_zeros", 4, gptq_zeros},
+      {"gptq_int8", 8, gptq8},
+      {"awq", 4, {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}},
+      {"fp8_block", 8, {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}},
+      {"ct_mxfp4", 4,
+       compressed("mxfp4-pack-quantized",
+                  {{"num_bits", 4}, {"type", "float"}, {"strategy", "group"}, {"group_size", 32}})},
+      {"modelopt_nvfp4", 4, {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}},
+      {"modelopt_fp8", 8, {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}},
+      {"mxfp8", 8, {{"quant_method", "mxfp8"}}},
+  };
+}
+
+// A folder with one layer; it is removed at the end.
+class Folder {
+ public:
+  explicit Folder(const Format& format)
+      : path_(fs::temp_directory_path() / ("micro_load_layer." + std::to_string(::getpid()))) {
+    json config = {{"model_type", "qwen3_moe"},
+                   {"hidden_size", 4096},
+                   {"moe_intermediate_size", 1536},
+                   {"num_experts", 512 / format.bits},
+                   {"num_experts_per_tok", 8},
+                   {"num_hidden_layers", 1},
+                   {"dtype", "bfloat16"}};
+    if (!format.quantization.is_null()) {
+      config["quantization_config"] = format.quantization;
+    }
+    checkpoint::write_model(config, format.name, 1, path_, int64_t{1} << 40);
+  }
+  ~Folder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  const fs::path& path() const { return path_; }
+  fs::path file() const { return path_ / "model.safetensors"; }
+
+ private:
+  fs::path path_;
+};
+
+// Reads the file once with all threads into new memory.  Returns the seconds.
+double plain_read(const fs::path& file) {
+  const auto size = static_cast<int64_t>(fs::file_size(file));
+  const int fd = ::open(file.c_str(), O_RDONLY);
+  const Clock::time_point start = Clock::now();
+  void* memory = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr int64_t kPart = 8 << 20;
+  parallel_tasks(Stream::cpu(), (size + kPart - 1) / kPart, [&](int64_t i, int) {
+    const int64_t begin = i * kPart;
+    const int64_t end = std::min(size, begin + kPart);
+    for (int64_t at = begin; at < end;) {
+      const ssize_t n =
+          ::pread(fd, static_cast<char*>(memory) + at, static_cast<size_t>(end - at), at);
+      if (n <= 0) {
+        std::abort();
+      }
+      at += n;
+    }
+  });
+  const double seconds = seconds_since(start);
+  ::munmap(memory, static_cast<size_t>(size));
+  ::close(fd);
+  return seconds;
+}
+
+int64_t status_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) {
+      return std::stoll(line.substr(field.size() + 1)) * 1024;
+    }
+  }
+  return 0;
+}
+
+int64_t bytes_of(const ExpertWeights& experts) {
+  int64_t bytes = experts.w1.nbytes() + experts.w2.nbytes();
+  for (const QuantDesc* desc : {&experts.quant.w1, &experts.quant.w2}) {
+    for (const Tensor* tensor : {&desc->scale, &desc->zero_point}) {
+      bytes += *tensor ? tensor->nbytes() : 0;
+    }
+  }
+  return bytes;
+}
+
+void load(benchmark::State& state, const Format& format) {
+  const Folder folder(format);
+  double plain = plain_read(folder.file());  // fills the page cache
+  const Checkpoint checkpoint(folder.path());
+  checkpoint.load_layer(0, {.ep_size = 4});  // starts the threads
+  double best = 1e9;
+  int64_t peak = 0;
+  int64_t bytes = 0;
+  for (auto _ : state) {
+    plain = std::min(plain, plain_read(folder.file()));
+    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+    const int64_t before = status_bytes("VmRSS");
+    const Clock::time_point start = Clock::now();
+    const MoeLayerWeights weights = checkpoint.load_layer(0);
+    const double seconds = seconds_since(start);
+    peak = std::max(peak, status_bytes("VmHWM") - before);
+    bytes = bytes_of(weights.experts);
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  state.counters["plain_ms"] = plain * 1e3;
+  state.counters["ratio"] = best / plain;
+  state.counters["MB"] = static_cast<double>(bytes) / 1e6;
+  state.counters["peak"] = static_cast<double>(peak) / static_cast<double>(bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  for (const Format& format : formats()) {
+    benchmark::RegisterBenchmark((std::string("load_layer/") + format.name).c_str(),
+                                 [format](benchmark::State& state) { load(state, format); })
+        ->Iterations(3)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
