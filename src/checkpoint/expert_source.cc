@@ -259,8 +259,9 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
   const int64_t halves = projection == Projection::kGate || projection == Projection::kUp ? 2 : 1;
   if (part.row_unit != 1) {
     // Rows of gate and of up must not share a value.
-    const bool is_whole = part.row_unit > 1 && rows(projection) % part.row_unit == 0 &&
-                          part.unpack == Unpack::kNone && projection != Projection::kGateUp;
+    const bool is_whole = part.row_unit > 1 && part.unpack == Unpack::kNone &&
+                          projection != Projection::kGateUp &&
+                          (halves == 1 || rows(projection) % part.row_unit == 0);
     if (!is_whole) {
       throw Unsupported(fmt::format(
           "{} has a value for {} rows of {} {}, supported: 1, or whole blocks of gate and of up",

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "checkpoint/unpack.h"
@@ -45,26 +46,36 @@ Range words_of(Range rows, int bits) {
 }
 
 void unpack_zero_points(const PartCopy& copy) {
-  const Tensor bytes = copy.from.files->bytes(copy.from.tensor);
+  const StoredMatrix& from = copy.from;
+  const Tensor bytes = from.files->bytes(from.tensor);
   const int bits = copy.zero_point_bits;
-  for (int64_t r = copy.rows.begin; r < copy.rows.end; ++r) {
-    std::byte* out = copy.to + (r - copy.rows.begin) * copy.stride;
-    const int shift = shift_of(copy.unpack, bits, r);
+  const int64_t per_word = 32 / bits;
+  const auto offset = static_cast<uint32_t>(copy.zero_point_offset);
+  std::array<int, 8> shifts{};
+  for (int64_t i = 0; i < per_word; ++i) {
+    shifts[static_cast<size_t>(i)] = shift_of(copy.unpack, bits, i);
+  }
+  const Range words = words_of(copy.rows, bits);
+  for (int64_t w = words.begin; w < words.end; ++w) {
+    const int64_t first = std::max(copy.rows.begin, w * per_word);
+    const int64_t last = std::min(copy.rows.end, (w + 1) * per_word);
     for (int64_t c = copy.cols.begin; c < copy.cols.end; ++c) {
       const int64_t col = copy.order ? (*copy.order)[static_cast<size_t>(c)] : c;
-      const uint32_t stored =
-          (word_at(bytes, copy.from, r * bits / 32, col) >> shift) & mask_of(bits);
-      const uint32_t value = stored + static_cast<uint32_t>(copy.zero_point_offset);
-      if (value > 0xff) {
-        throw InvalidArgument(
-            fmt::format("{} holds the zero point {} of row {} and group {}, "
-                        "expected 0 to {}",
-                        copy.from.label, stored, r, col, 0xff - copy.zero_point_offset));
+      const uint32_t word = word_at(bytes, from, w, col);
+      std::byte* out = copy.to + (first - copy.rows.begin) * copy.stride + c - copy.cols.begin;
+      for (int64_t r = first; r < last; ++r, out += copy.stride) {
+        const uint32_t stored =
+            (word >> shifts[static_cast<size_t>(r - w * per_word)]) & mask_of(bits);
+        if (stored + offset > 0xff) {
+          throw InvalidArgument(
+              fmt::format("{} holds the zero point {} of row {} and group {}, expected 0 to {}",
+                          from.label, stored, r, col, 0xff - copy.zero_point_offset));
+        }
+        *out = static_cast<std::byte>(stored + offset);
       }
-      out[c - copy.cols.begin] = static_cast<std::byte>(value);
     }
   }
-  copy.from.release(words_of(copy.rows, bits), copy.cols);
+  from.release(words, copy.cols);
 }
 
 void unpack_awq(const PartCopy& copy) {
