@@ -141,7 +141,7 @@ const BadConfig kBadConfigs[] = {
      "qwen3_moe_int4",
      kQuant + "ignore",
      {"re:(x"},
-     "quantization_config.ignore 're:(x' is not a regular expression that can be read, supported"},
+     "ignore 're:(x' is not a regular expression that can be read, supported: those of "},
     {"IgnoreIsText", "qwen3_moe_int4", kQuant + "ignore", "lm_head",
      R"(ignore is "lm_head", expected a list of strings)"},
 };
