@@ -49,6 +49,10 @@ TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
         {"format", "int-quantized"},
         {"config_groups",
          {{"group_0", {{"weights", {{"num_bits", 8}, {"strategy", "channel"}}}}}}}};
+  } else if (GetParam() == std::string_view("gptq") || GetParam() == std::string_view("awq")) {
+    config["num_local_experts"] = 48;
+    config["quantization_config"] = {
+        {"quant_method", GetParam()}, {"bits", 4}, {"group_size", 128}, {"sym", false}};
   }
   const TempDir dir;
   checkpoint::write_model(config, "x", 1, dir.path(), int64_t{1} << 40);
@@ -69,10 +73,11 @@ TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
   EXPECT_LT(peak, size + size / 8 + (32 << 20)) << "weights are " << size;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts,
-                         LoadMemory,
-                         ::testing::Values("modules", "transposed", "int8", "fp8_w8a8"),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    LoadMemory,
+    ::testing::Values("modules", "transposed", "int8", "gptq", "awq", "fp8_w8a8"),
+    [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace moebius::testing
