@@ -238,6 +238,9 @@ class LowLatency {
   struct State;  // internal
 
  private:
+  friend class Transports;
+  explicit LowLatency(std::unique_ptr<State> state);
+
   std::unique_ptr<State> state_;
 };
 

@@ -39,8 +39,17 @@ class Transports {
   std::shared_ptr<LowLatency> low_latency(const ExpertPlacement& placement,
                                           const LowLatencyOptions& options);
 
+  // CPUs: makes window memory ahead.  An object of low_latency() that fits in what is left of it
+  // takes its part, and is then made without a word to other ranks, so that it does not matter if
+  // one is gone by then (LowLatencyOptions::excludes_missing).  LowLatency::size_hint() tells what
+  // an object takes.  Memory that nobody touches costs nothing.  A second call adds a window, and
+  // what is left of the first one is given up.  Collective; all ranks give the same number.
+  // Throws InvalidArgument: bytes < 0; Unsupported: a group of GPUs.
+  void reserve_low_latency(int64_t bytes);
+
   Group& group() const;
-  // The bytes of windows and buffers that this rank holds for all of them now.
+  // The bytes of windows and buffers that this rank holds for all of them now, with what is left of
+  // reserved ones.
   int64_t bytes() const;
 
  private:

@@ -120,6 +120,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "experts_update": (c_int32, [c_void_p, POINTER(s.ExpertWeights), c_void_p]),
     "experts_destroy": (c_int32, [c_void_p]),
     "transports_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "transports_reserve_low_latency": (c_int32, [c_void_p, c_int64]),
     "transports_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "transports_destroy": (c_int32, [c_void_p]),
     "result_array": (c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_void_p)]),

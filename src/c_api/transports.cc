@@ -36,6 +36,12 @@ moebius_status moebius_transports_create(moebius_group group, moebius_transports
   });
 }
 
+moebius_status moebius_transports_reserve_low_latency(moebius_transports transports,
+                                                      int64_t bytes) {
+  return guarded(
+      [&] { Using<TransportsObject>(transports)->transports->reserve_low_latency(bytes); });
+}
+
 moebius_status moebius_transports_bytes(moebius_transports transports, int64_t* bytes) {
   return guarded([&] {
     expect_out(bytes, "bytes") = Using<TransportsObject>(transports)->transports->bytes();

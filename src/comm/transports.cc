@@ -2,7 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transports.h"
 
+#include <utility>
 #include <vector>
+
+#include "comm/group/window_part.h"
+#include "comm/low_latency/transport.h"
+#include "moebius/error.h"
 
 namespace moebius {
 
@@ -34,7 +39,23 @@ struct Transports::State {
   Group& group;
   std::vector<SharedHighThroughput> high_throughput;
   std::vector<std::shared_ptr<LowLatency>> low_latency;
+  std::shared_ptr<Window> reserved;
+  int64_t reserved_left = 0;  // the bytes at its end that nobody has taken
+
+  std::unique_ptr<Window> take_reserved(int64_t bytes);
 };
+
+// Null where there is not so much left.
+std::unique_ptr<Window> Transports::State::take_reserved(int64_t bytes) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (taken > reserved_left) {
+    return nullptr;
+  }
+  const int64_t offset = reserved->bytes() - reserved_left;
+  reserved_left -= taken;
+  return std::make_unique<comm::WindowPart>(reserved, offset, bytes);
+}
 
 Transports::Transports(Group& group) : state_(std::make_unique<State>(group)) {}
 
@@ -70,7 +91,27 @@ std::shared_ptr<LowLatency> Transports::low_latency(const ExpertPlacement& place
       [&](const std::shared_ptr<LowLatency>& made) {
         return made->placement() == placement && made->options() == options;
       },
-      [&] { return std::make_shared<LowLatency>(state_->group, placement, options); });
+      [&]() -> std::shared_ptr<LowLatency> {
+        if (state_->reserved) {
+          expect_low_latency(state_->group, placement, options);
+          const auto layout = LowLatencyLayout::make(options, state_->group.size());
+          if (auto window = state_->take_reserved(layout.bytes())) {
+            return std::shared_ptr<LowLatency>(new LowLatency(
+                make_cpu_low_latency(state_->group, placement, options, std::move(window))));
+          }
+        }
+        return std::make_shared<LowLatency>(state_->group, placement, options);
+      });
+}
+
+void Transports::reserve_low_latency(int64_t bytes) {
+  expect_ge(bytes, 0, "bytes to be reserved for low latency");
+  if (state_->group.device().is_cuda()) {
+    throw Unsupported(
+        "memory for low latency is reserved among CPUs only, these ranks are on GPUs");
+  }
+  state_->reserved = state_->group.make_window("reserve for low latency", bytes);
+  state_->reserved_left = bytes;
 }
 
 Group& Transports::group() const {
@@ -78,7 +119,7 @@ Group& Transports::group() const {
 }
 
 int64_t Transports::bytes() const {
-  int64_t total = 0;
+  int64_t total = state_->reserved_left;
   for (const SharedHighThroughput& made : state_->high_throughput) {
     total += made.transport->bytes();
   }

@@ -344,6 +344,10 @@ static void ranks(moebius_group* group, int rank, void* user) {
   int64_t shared_bytes = 0;
   CHECK_OK(moebius_high_throughput_bytes(same, &shared_bytes));
   CHECK_EQ(bytes, shared_bytes);
+  CHECK_INVALID(moebius_transports_reserve_low_latency(transports, -1));
+  CHECK_OK(moebius_transports_reserve_low_latency(transports, 4096));
+  CHECK_OK(moebius_transports_bytes(transports, &bytes));
+  CHECK_EQ(bytes, shared_bytes + 4096);
 
   /* A result of another transport is refused, and nobody waits. */
   static tokens all_tokens[R];
@@ -537,6 +541,7 @@ static void check_misuse(void) {
 
   CHECK_BAD_HANDLES(moebius_group, other, moebius_transports_create(handle, &transports));
   CHECK_BAD_HANDLES(moebius_transports, other, moebius_transports_bytes(handle, &bytes));
+  CHECK_BAD_HANDLES(moebius_transports, other, moebius_transports_reserve_low_latency(handle, 0));
   CHECK_BAD_OPTIONAL(moebius_transports, other, moebius_transports_destroy(handle));
   CHECK_BAD_HANDLES(moebius_group, other, moebius_high_throughput_create(handle, &good, &nothing));
 #define T_HANDLES(call) CHECK_BAD_HANDLES(moebius_high_throughput, other, call)

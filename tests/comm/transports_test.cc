@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "tests/error_text.h"
@@ -58,6 +59,45 @@ Tensor ids_of(const Group& group) {
     ids.data<int32_t>()[i] = static_cast<int32_t>(4 * rank);
   }
   return ids;
+}
+
+// A rank that is gone before the others make their first call is none of their business, if there
+// is memory for the transport already.
+TEST(Transports, ReservedMemoryNeedsNoOtherRank) {
+  for (const bool is_enough : {true, false}) {
+    SCOPED_TRACE(is_enough ? "enough" : "too little");
+    run_thread_ranks({.num_ranks = 3, .timeout = std::chrono::seconds(2)}, [&](Group& group) {
+      Transports transports(group);
+      LowLatencyOptions options = options_of();
+      options.excludes_missing = true;
+      const int64_t one = LowLatency::size_hint(options, group.size(), 4 * group.size());
+      EXPECT_THROW(transports.reserve_low_latency(-1), InvalidArgument);
+      transports.reserve_low_latency(is_enough ? 2 * one + 256 : one - 1);
+      const int64_t reserved = transports.bytes();
+      if (group.rank() == 1) {
+        return;
+      }
+      const auto make = [&] { return transports.low_latency(placement_of(group), options); };
+      if (!is_enough) {
+        EXPECT_THROW(make(), CommError);
+        return;
+      }
+      const auto low = make();
+      EXPECT_EQ(low, make());
+      EXPECT_LT(transports.bytes() - reserved, low->bytes());  // a part was taken, none was added
+      const Stream stream = Stream::cpu(1);
+      const Tensor x = Tensor::zeros({kTokens, kHidden}, DType::kBF16);
+      const Tensor ids = ids_of(group);
+      const auto rows = low->dispatch({.x = x, .topk_ids = ids}, stream);
+      const Tensor weights = Tensor::zeros({kTokens, kTopk}, DType::kF32);
+      low->combine({.x = rows.x, .topk_ids = ids, .topk_weights = weights}, *rows.handle, stream);
+      EXPECT_EQ(low->dead_ranks(), (std::vector<bool>{false, true, false}));
+      options.hidden /= 2;  // another shape has room in what is left
+      make()->dispatch({.x = Tensor::zeros({1, options.hidden}, DType::kBF16),
+                        .topk_ids = Tensor::zeros({1, kTopk}, DType::kI32)},
+                       stream);
+    });
+  }
 }
 
 DispatchInput dispatch_input(const Group& group) {

@@ -216,7 +216,9 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   expect_writable(out, "out");
 }
 
-LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
+void expect_low_latency(const Group& group,
+                        const ExpertPlacement& placement,
+                        const LowLatencyOptions& options) {
   expect_valid(options);
   expect_placed(placement, group);
   if (options.excludes_missing && (group.device().is_cuda() || group.topology().num_nodes() > 1)) {
@@ -224,9 +226,16 @@ LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatency
         "low latency that excludes missing ranks is for CPUs of one node, these ranks are on {}",
         group.device().is_cuda() ? "GPUs" : fmt::format("{} nodes", group.topology().num_nodes())));
   }
-  state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
-                                    : make_cpu_low_latency(group, std::move(placement), options);
 }
+
+LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
+  expect_low_latency(group, placement, options);
+  state_ = group.device().is_cuda()
+               ? make_cuda_low_latency(group, std::move(placement), options)
+               : make_cpu_low_latency(group, std::move(placement), options, nullptr);
+}
+
+LowLatency::LowLatency(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 LowLatency::~LowLatency() = default;
 

@@ -92,12 +92,18 @@ struct LowLatency::State {
 // Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16
 // or f32.
 void expect_valid(const LowLatencyOptions& options);
+// Throws what the constructor of LowLatency does for these arguments.
+void expect_low_latency(const Group& group,
+                        const ExpertPlacement& placement,
+                        const LowLatencyOptions& options);
 
 // The error of call `call`, whose bank the result of the call before last still holds.
 [[noreturn]] void throw_third_result(int64_t call);
 
+// `window` has LowLatencyLayout::bytes() zero bytes; null: the call makes it, and is collective.
 std::unique_ptr<LowLatency::State> make_cpu_low_latency(Group& group,
                                                         ExpertPlacement placement,
-                                                        const LowLatencyOptions& options);
+                                                        const LowLatencyOptions& options,
+                                                        std::unique_ptr<Window> window);
 
 }  // namespace moebius

@@ -52,10 +52,13 @@ class WaitTimes {
 
 }  // namespace
 
-CpuLowLatency::CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
+CpuLowLatency::CpuLowLatency(Group& g,
+                             ExpertPlacement p,
+                             const LowLatencyOptions& o,
+                             std::unique_ptr<Window> given)
     : State(g, std::move(p), o),
       layout(LowLatencyLayout::make(o, g.size())),
-      window(g.make_window("low latency window", layout.bytes())),
+      window(given ? std::move(given) : g.make_window("low latency window", layout.bytes())),
       expert_rows(Tensor::zeros({num_local()}, DType::kI64)) {
   if (layout.sums_ranks && g.topology().num_nodes() > 1) {
     throw Unsupported(
@@ -198,8 +201,9 @@ void CpuLowLatency::reset_statistics() {
 
 std::unique_ptr<LowLatency::State> make_cpu_low_latency(Group& group,
                                                         ExpertPlacement placement,
-                                                        const LowLatencyOptions& options) {
-  return std::make_unique<CpuLowLatency>(group, std::move(placement), options);
+                                                        const LowLatencyOptions& options,
+                                                        std::unique_ptr<Window> window) {
+  return std::make_unique<CpuLowLatency>(group, std::move(placement), options, std::move(window));
 }
 
 }  // namespace moebius

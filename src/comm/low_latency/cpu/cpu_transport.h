@@ -38,7 +38,10 @@ struct LowLatencyHandleState final : LowLatencyHandle,
 };
 
 struct CpuLowLatency final : LowLatency::State {
-  CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  CpuLowLatency(Group& g,
+                ExpertPlacement p,
+                const LowLatencyOptions& o,
+                std::unique_ptr<Window> given);
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
