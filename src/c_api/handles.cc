@@ -3,8 +3,10 @@
 #include "c_api/handles.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <exception>
+#include <new>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -72,10 +74,28 @@ struct Table {
   std::shared_mutex mutex;
   std::unordered_map<uintptr_t, Entry> entries;
   uintptr_t next = 1;
+  uintptr_t first_own = 0;  // smaller numbers stand for objects of a parent process
 };
 
+Table& table();
+
+// No other thread may have the mutex when a process forks, since the child could never get it.  The
+// child begins with a new one: a lock belongs to a thread of the parent, which cannot give it back
+// there.
+void watch_forks() {
+  pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
+                 [] {
+                   Table& all = table();
+                   new (&all.mutex) std::shared_mutex;
+                   all.first_own = 2 * all.next + 1;
+                 });
+}
+
 Table& table() {
-  static Table& instance = *new Table;  // leaked: handles may be destroyed while the process ends
+  // Leaked: handles may be destroyed while the process ends.
+  static Table& instance = *new Table;
+  static const bool is_watched = (watch_forks(), true);
+  (void)is_watched;
   return instance;
 }
 
@@ -109,6 +129,12 @@ std::shared_ptr<Object> find(uintptr_t number, std::string_view kind, std::strin
   if (found == all.entries.end() || found->second.kind != kind) {
     refuse(number, kind, what, found == all.entries.end() ? "" : found->second.kind);
   }
+  expect(number >= all.first_own, [&] {
+    return fmt::format(
+        "{} is a {} of the process that has forked this one, expected one of this "
+        "process",
+        what, kind);
+  });
   return found->second.object;
 }
 
@@ -118,6 +144,9 @@ std::shared_ptr<Object> remove(uintptr_t number, std::string_view kind, std::str
   const auto found = all.entries.find(number);
   if (found == all.entries.end() || found->second.kind != kind) {
     refuse(number, kind, what, found == all.entries.end() ? "" : found->second.kind);
+  }
+  if (number < all.first_own) {
+    return nullptr;  // the entry keeps the copy as it is
   }
   auto object = std::move(found->second.object);
   all.entries.erase(found);

@@ -3,6 +3,9 @@
 //
 // Handles of the C API: numbers that stand for objects, in one table.  A number is never given
 // twice, so a handle that was destroyed or that is of another kind is found out, not followed.
+// A process that was forked has copies of its parent's objects, which only the parent may use:
+// their ends would tell other ranks that the parent has left, and wait for threads that the child
+// does not have.  So the child's calls refuse them, and its destroying them does nothing.
 // Thread-safety: any thread may call any function at any time.
 #pragma once
 
@@ -47,7 +50,8 @@ struct Object {
 
 namespace detail {
 uintptr_t enter(std::shared_ptr<Object> object, std::string_view kind);
-// Throw InvalidArgument, which names `what`, for a number that stands for no object of this kind.
+// Throw InvalidArgument, which names `what`, for a number that stands for no object of this kind;
+// find() does so for an object of a parent process, too, for which remove() gives null.
 std::shared_ptr<Object> find(uintptr_t number, std::string_view kind, std::string_view what);
 std::shared_ptr<Object> remove(uintptr_t number, std::string_view kind, std::string_view what);
 }  // namespace detail
@@ -80,8 +84,10 @@ template <HandledObject T>
 void destroy_handle(typename T::Handle handle) {
   if (handle != nullptr) {
     auto object = detail::remove(reinterpret_cast<uintptr_t>(handle), T::kKind, T::kKind);
-    const auto usage = object->usage;
-    usage->release(std::move(object));
+    if (object != nullptr) {
+      const auto usage = object->usage;
+      usage->release(std::move(object));
+    }
   }
 }
 
