@@ -273,6 +273,36 @@ def test_with_enable_shrink_ranks_that_have_gone_are_left_out() -> None:
     run_threads(body, 3)
 
 
+def test_with_enable_shrink_a_rank_that_never_calls_is_left_out() -> None:
+    hint = Buffer.get_low_latency_rdma_size_hint(8, HIDDEN, 4, EXPERTS)
+
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group, 0, hint, low_latency_mode=True, enable_shrink=True)
+        x, ids, weights = inputs(group.rank)
+        if group.rank == 1:
+            return
+        for use_fp8 in (False, True):
+            buffer.low_latency_dispatch(x, ids, 8, EXPERTS, use_fp8=use_fp8)
+        status = torch.zeros(4, dtype=torch.int32)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 1, 0, 0]
+        rows, counts, handle, *_ = low_latency(buffer, x, ids)
+        if group.rank == 2:
+            return  # between a dispatch and its combine
+        kept = rows.clone()
+        given = ids.clone()
+        for _ in range(3):  # the rows lie as all four ranks have sent them
+            sums, *_ = buffer.low_latency_combine(kept, given, weights, handle)
+            dead = (ids // 2 == 1) | (ids // 2 == 2)
+            live = weights.masked_fill(dead, 0).sum(1, keepdim=True)
+            assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
+            given[dead] = -1  # as callers do that have asked for the mask
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 1, 1, 0]
+
+    run_threads(body, 4)
+
+
 def test_destroyed_buffers_and_results_that_outlive_them() -> None:
     def body(group: moebius.Group) -> Any:
         buffer = Buffer(group)

@@ -26,7 +26,8 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
     Memory is made when a call needs it, so num_nvl_bytes and num_rdma_bytes have no effect, and
     neither have low_latency_mode, num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl,
     use_fabric and explicitly_destroy.  With enable_shrink, low-latency calls on the CPU go on
-    without ranks that are missed.
+    without ranks that are missed, also without those that never made one: num_rdma_bytes of memory
+    are then made at once.
 
     Calls raise moebius.CommError, whose `peer` is the rank to blame, when a rank does not come
     before the deadline (MOEBIUS_TIMEOUT_MS), and moebius.InvalidArgument for wrong arguments.
@@ -58,6 +59,8 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy = explicitly_destroy
         self.enable_shrink = enable_shrink
+        if enable_shrink:
+            self._ranks.on(torch.device("cpu")).reserve_low_latency(num_rdma_bytes)
 
     def destroy(self) -> None:
         """Gives up what the buffer holds.  Results stay valid; later calls raise InvalidArgument.

@@ -111,7 +111,6 @@ class LowLatencyHandle(tuple):  # type: ignore[type-arg]
     It is good until the dispatch after the next."""
 
     route: LowLatencyRoute
-    topk_idx: Any
 
 
 def expect_low_latency_handle(handle: Any) -> LowLatencyHandle:

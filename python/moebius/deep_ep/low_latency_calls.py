@@ -146,7 +146,7 @@ class LowLatencyCalls:
         handle = LowLatencyHandle(
             (into["source_token"], into["source_ranges"], max_tokens, x.shape[1], num_experts)
         )
-        handle.route, handle.topk_idx = route, ids
+        handle.route = route
         written = received if use_fp8 else (received,)
         counts = into["expert_num_tokens"]
         tensors = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
@@ -183,11 +183,12 @@ class LowLatencyCalls:
             out = torch.empty(shape, dtype=x.dtype, device=x.device)
         turn = self._streams.begin(x.device, None, async_finish)
         given = rows.combine_buffer if zero_copy else x.contiguous()
+        ids = topk_idx.contiguous()
         if handle.route.is_combined:
-            rows = self._dispatch_again(handle, turn.stream)
+            rows, given = self._dispatch_again(handle, ids, given, turn.stream)
         handle.route.is_combined = True
         transport = handle.route.transport
-        arguments = (given, topk_idx.contiguous(), topk_weights.contiguous(), rows)
+        arguments = (given, ids, topk_weights.contiguous(), rows)
         options: dict[str, Any] = {
             "coding": "logfmt10" if use_logfmt else None,
             "wait_us": combine_wait_recv_cost_stats,
@@ -207,19 +208,24 @@ class LowLatencyCalls:
         self._open()
         return expect_low_latency_handle(handle).route.result().combine_buffer
 
-    def _dispatch_again(self, handle: LowLatencyHandle, stream: Any) -> LowLatencyDispatched:
+    def _dispatch_again(
+        self, handle: LowLatencyHandle, ids: Any, x: Any, stream: Any
+    ) -> tuple[LowLatencyDispatched, Any]:
         """A transport combines each dispatch once.  This makes another dispatch of the same ids,
-        with rows of zeros, for one more combine."""
-        before, ids = handle.route, handle.topk_idx
+        with rows of zeros, for one more combine of x.  Where ranks have been excluded since, x is
+        put into the order without them."""
+        before = handle.route
         banks = self._banks_of(before.transport)
         banks.make_room()
         dtype = torch.bfloat16 if handle[3] % 2 else torch.uint8  # rows have an even size
         rows = torch.zeros((len(ids), handle[3]), dtype=dtype, device=ids.device)
         result = before.transport.dispatch(rows, ids, max_tokens=handle[2], stream=stream)
-        handle.route = LowLatencyRoute(before.transport, result=result)
-        banks.add(handle.route)
+        route = handle.route = LowLatencyRoute(before.transport, result=result)
+        banks.add(route)
+        if any(before.transport.dead_ranks) and not torch.equal(handle[1], result.source_ranges):
+            x = _moved(x, handle[1], result.source_ranges)
         before.close()
-        return result
+        return result, x
 
     def _banks_of(self, transport: LowLatency) -> _Banks:
         return self._banks.setdefault(transport, _Banks())
@@ -301,6 +307,16 @@ def _room(
     else:
         into["x_scale"] = empty(torch.float32, hidden // _GROUP, rows)
     return into, (received, into["x_scale"].transpose(1, 2))
+
+
+def _moved(x: Any, ranges: Any, wanted: Any) -> Any:
+    """The rows x [L, M * R, H], which lie as the ranges i64 [L, R] say, as others want them."""
+    moved = torch.empty_like(x)
+    for local, pairs in enumerate(zip(ranges.tolist(), wanted.tolist())):
+        for before, after in zip(*pairs):
+            begin, to, count = before >> 32, after >> 32, after & 0xFFFFFFFF
+            moved[local, to : to + count] = x[local, begin : begin + count]
+    return moved
 
 
 def _expect_one(async_finish: bool, return_recv_hook: bool) -> None:

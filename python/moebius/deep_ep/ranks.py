@@ -85,6 +85,11 @@ class DeviceRanks:
             if (experts, size, room) == wanted
         ]
 
+    def reserve_low_latency(self, nbytes: int) -> None:
+        """Makes memory for transports ahead, so that making them later needs no other rank.
+        Collective."""
+        self._transports.reserve_low_latency(nbytes)
+
     @property
     def all_low_latency(self) -> list[LowLatency]:
         return list(self._low_latency.values())
