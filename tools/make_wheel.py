@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the wheel of the Python package: make_wheel.py PREFIX FOLDER.
+"""Makes the wheels of the Python package: make_wheel.py PREFIX FOLDER.
 
-PREFIX is where the library was installed (cmake --install BUILD --strip --prefix PREFIX); the wheel
-is written to FOLDER, and its path is printed.  It holds python/moebius, and beside it in
-moebius/lib what PREFIX has of libmoebius, with the shared fmt that this links.  The C and C++
-libraries are the machine's; the tag of the wheel says how new they must be.  Equal inputs give equal
-bytes."""
+PREFIX is where the library was installed (cmake --install BUILD --strip --prefix PREFIX); the wheels
+are written to FOLDER, and their paths are printed.  The first one, moebius, holds python/moebius, and
+beside it in moebius/lib what PREFIX has of libmoebius, with the shared fmt that this links.  The C
+and C++ libraries are the machine's; the tag of the wheel says how new they must be.  The second one,
+moebius-deep-ep, gives moebius.deep_ep the name deep_ep.  Equal inputs give equal bytes."""
 from __future__ import annotations
 
 import argparse
@@ -90,11 +90,12 @@ def read_version() -> str:
 
 METADATA = """\
 Metadata-Version: 2.1
-Name: moebius
+Name: {name}
 Version: {version}
-Summary: Mixture-of-Experts layers spread over many workers
+Summary: {summary}
 License: Apache-2.0
 Requires-Python: >=3.9
+{requires}\
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: Python :: 3
 Classifier: Typing :: Typed
@@ -104,17 +105,23 @@ Description-Content-Type: text/markdown
 WHEEL = """\
 Wheel-Version: 1.0
 Generator: tools/make_wheel.py
-Root-Is-Purelib: false
+Root-Is-Purelib: {is_pure}
 Tag: {tag}
 """
 
 
 class Wheel:
-    """A zip file with a record of its files."""
+    """A zip file with a record of its files.  It replaces those of other versions in its folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9)
+    def __init__(self, folder: Path, name: str, version: str, tag: str) -> None:
+        stem = name.replace("-", "_")
+        for old in folder.glob(f"{stem}-*.whl"):
+            old.unlink()
+        self.path = folder / f"{stem}-{version}-{tag}.whl"
+        self.zip = zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=9)
         self.record: list[str] = []
+        self.name, self.version, self.tag = name, version, tag
+        self.info = f"{stem}-{version}.dist-info"
 
     def add(self, name: str, data: bytes, mode: int = 0o644) -> None:
         info = zipfile.ZipInfo(name)  # dated 1980
@@ -124,10 +131,46 @@ class Wheel:
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         self.record.append(f"{name},sha256={digest},{len(data)}")
 
-    def close(self, record: str) -> None:
+    def add_package(self, package: Path) -> None:
+        for file in sorted(package.rglob("*")):
+            if file.suffix == ".py" or file.name == "py.typed":
+                self.add(f"{package.name}/{file.relative_to(package)}", file.read_bytes())
+
+    def close(self, summary: str, description: str, requires: str = "") -> None:
+        """Adds what says what the wheel is."""
+        metadata = METADATA.format(
+            name=self.name,
+            version=self.version,
+            summary=summary,
+            requires=f"Requires-Dist: {requires}\n" if requires else "",
+            description=(ROOT / "docs" / description).read_text(),
+        )
+        is_pure = str(self.tag.endswith("-any")).lower()
+        self.add(f"{self.info}/METADATA", metadata.encode())
+        self.add(f"{self.info}/WHEEL", WHEEL.format(tag=self.tag, is_pure=is_pure).encode())
+        self.add(f"{self.info}/LICENSE", (ROOT / "LICENSE").read_bytes())
+        record = f"{self.info}/RECORD"
         self.record.append(f"{record},,")
         self.zip.writestr(zipfile.ZipInfo(record), "\n".join(self.record) + "\n")
         self.zip.close()
+
+
+def make_library_wheel(prefix: Path, folder: Path, version: str) -> Path:
+    libraries = libraries_of(prefix)
+    tag = f"py3-none-{platform_tag(list(libraries.values()))}"
+    wheel = Wheel(folder, "moebius", version, tag)
+    wheel.add_package(ROOT / "python" / "moebius")
+    for name, library in sorted(libraries.items()):
+        wheel.add(f"moebius/lib/{name}", library.read_bytes(), 0o755)
+    wheel.close("Mixture-of-Experts layers spread over many workers", "python.md")
+    return wheel.path
+
+
+def make_name_wheel(folder: Path, version: str) -> Path:
+    wheel = Wheel(folder, "moebius-deep-ep", version, "py3-none-any")
+    wheel.add_package(ROOT / "python" / "deep_ep_name" / "deep_ep")
+    wheel.close("The name deep_ep for moebius.deep_ep", "deep_ep.md", f"moebius (=={version})")
+    return wheel.path
 
 
 def main() -> None:
@@ -136,28 +179,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
 
-    libraries = libraries_of(arguments.prefix)
     version = read_version()
-    tag = f"py3-none-{platform_tag(list(libraries.values()))}"
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    for old in arguments.folder.glob("moebius-*.whl"):
-        old.unlink()
-    path = arguments.folder / f"moebius-{version}-{tag}.whl"
-    wheel = Wheel(path)
-    package = ROOT / "python" / "moebius"
-    for file in sorted(package.rglob("*")):
-        if file.suffix == ".py" or file.name == "py.typed":
-            wheel.add(f"moebius/{file.relative_to(package)}", file.read_bytes())
-    for name, library in sorted(libraries.items()):
-        wheel.add(f"moebius/lib/{name}", library.read_bytes(), 0o755)
-    info = f"moebius-{version}.dist-info"
-    description = (ROOT / "docs" / "python.md").read_text()
-    metadata = METADATA.format(version=version, description=description)
-    wheel.add(f"{info}/METADATA", metadata.encode())
-    wheel.add(f"{info}/WHEEL", WHEEL.format(tag=tag).encode())
-    wheel.add(f"{info}/LICENSE", (ROOT / "LICENSE").read_bytes())
-    wheel.close(f"{info}/RECORD")
-    print(path)
+    print(make_library_wheel(arguments.prefix, arguments.folder, version))
+    print(make_name_wheel(arguments.folder, version))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Usage: tools/wheel.sh [--build DIR] [CMAKE ARGUMENTS...]
 
 Makes the Python package: build/wheel/moebius-VERSION-py3-none-PLATFORM.whl, one wheel for Python 3.9
 and later, with and without torch. It is installed by: pip install build/wheel/moebius-*.whl
+Beside it, build/wheel/moebius_deep_ep-VERSION-py3-none-any.whl lets "import deep_ep" give moebius.deep_ep.
 The library is built in build/wheel/library, with CUDA and MPI where they are found; arguments go to
 cmake, as -DMOEBIUS_CUDA=OFF. Nothing is downloaded.
 

@@ -34,13 +34,18 @@ def run(*command: Any, **more: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: Any) -> Path:
+def wheels(tmp_path_factory: Any) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheel")
     prefix = folder / "prefix"
     run(os.environ.get("CMAKE_COMMAND", "cmake"), "--install", BUILD, "--strip", "--prefix", prefix)
-    path = Path(run(sys.executable, ROOT / "tools" / "make_wheel.py", prefix, folder).strip())
+    paths = run(sys.executable, ROOT / "tools" / "make_wheel.py", prefix, folder).split()
     shutil.rmtree(prefix)
-    return path
+    return [Path(path) for path in paths]
+
+
+@pytest.fixture(scope="session")
+def wheel(wheels: list[Path]) -> Path:
+    return wheels[0]
 
 
 @pytest.fixture(scope="session")
@@ -113,15 +118,47 @@ def test_every_python_imports_it(python: Path, unpacked: Path, tmp_path: Path) -
     assert str(unpacked) in out
 
 
-def test_pip_installs_it_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+def make_environment(folder: Path, *options: str) -> Path:
+    """The Python of a fresh environment."""
     made = subprocess.run(
-        [sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv"],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "venv", *options, folder], capture_output=True, text=True
     )
     if made.returncode != 0:
         pytest.skip(f"no venv here: {made.stdout.strip()[:200]}")
-    python = tmp_path / "venv" / "bin" / "python"
+    return folder / "bin" / "python"
+
+
+NAME = """
+import importlib.util, sys
+from importlib.metadata import version
+assert importlib.util.find_spec("deep_ep")
+import deep_ep
+import moebius.deep_ep
+assert deep_ep is moebius.deep_ep is sys.modules["deep_ep"] and "torch" not in sys.modules
+assert version("moebius-deep-ep") == version("moebius")
+if importlib.util.find_spec("torch"):
+    from deep_ep import Buffer
+    from deep_ep.utils import EventOverlap
+    assert (Buffer.__module__, EventOverlap.__module__) == (
+        "moebius.deep_ep.buffer", "moebius.deep_ep.events"
+    )
+print(deep_ep.__file__)
+"""
+
+
+def test_a_second_wheel_installs_the_name_deep_ep(wheels: list[Path], tmp_path: Path) -> None:
+    assert [path.name.partition("-")[0] for path in wheels] == ["moebius", "moebius_deep_ep"]
+    assert wheels[1].stat().st_size < 50_000
+    for name, options in (("empty", []), ("with_torch", ["--system-site-packages"])):
+        python = make_environment(tmp_path / name, *options)
+        run(python, "-m", "pip", "install", "--no-index", "--quiet", *wheels, PATH="/nowhere")
+        assert str(tmp_path / name) in run(python, "-c", NAME)
+        run(python, "-m", "pip", "uninstall", "--yes", "--quiet", "moebius-deep-ep")
+        run(python, "-c", "import importlib.util; assert not importlib.util.find_spec('deep_ep')")
+
+
+def test_pip_installs_it_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "venv", "--system-site-packages")
     run(python, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", wheel, PATH="/nowhere")
     where = run(python, "-c", "import moebius; print(moebius.__file__)")
     assert str(tmp_path) in where
