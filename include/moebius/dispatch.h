@@ -245,8 +245,8 @@ class HighThroughput {
                            Device device = {},
                            bool shares_memory = true);
 
-  // Throws InvalidArgument for ids outside [-1, E), naming token and slot.  On CUDA the host waits
-  // for the stream to find them.
+  // Throws InvalidArgument for ids outside [-1, E), naming token and slot.  On CUDA no host waits:
+  // they count nowhere, and a later call, or check(), throws.
   DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const;
 
   // Outputs own their memory, or share a bank of a window that is not reused while they live.  So

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/cuda/runtime.h"
 #include "moebius/log.h"
 
 namespace moebius {
@@ -47,6 +48,10 @@ void keep_for_good(std::shared_ptr<void>&& owner, const char* reason) noexcept {
 void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept {
   release_finished();
   try {
+    const Device device = stream.device();
+    if (device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0) {
+      return;
+    }
     std::list<Waiting> one(1);
     one.front().event = stream.record();
     if (one.front().event.is_complete()) {

@@ -13,8 +13,10 @@
 namespace moebius {
 
 // Drops the owner after the present work of the stream.  It looks for that when memory is
-// allocated, trimmed or released.  Never throws: where the stream cannot be asked, the owner is
-// kept for good, and that is logged.
+// allocated, trimmed or released.  While the stream is captured the owner is dropped at once, since
+// nobody can tell when a graph is launched last: what graphs use stays the caller's, or is memory
+// that a transport keeps.  Never throws: where the stream cannot be asked, the owner is kept for
+// good, and that is logged.
 void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept;
 
 // Drops the owners whose streams are done.

@@ -132,6 +132,9 @@ Tensor Tensor::as_read_only() const {
 
 void Tensor::record_stream(const Stream& stream) {
   expect_defined(*this, "the tensor of a recorded stream");
+  if (nbytes() == 0) {
+    return;  // there is nothing that work could use
+  }
   expect(!is_borrowed(), [&] {
     return fmt::format("a borrowed tensor {} records no stream: its lender keeps the storage",
                        to_string(shape_));

@@ -10,15 +10,28 @@
 
 namespace moebius::comm {
 
-Tensor DeviceArena::take(int64_t bytes) {
+Launch launch_on(const Stream& stream) {
+  const Device device = stream.device();
+  return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0
+             ? Launch::kCaptured
+             : Launch::kNow;
+}
+
+Tensor DeviceArena::take(int64_t bytes, Launch launch) {
   constexpr int64_t kSmallest = int64_t{64} << 10;
   release_finished();
   Block* best = nullptr;
+  const auto is_better = [&](const Block& block) {
+    if (best == nullptr || block.is_of_graphs != best->is_of_graphs) {
+      return best == nullptr || block.is_of_graphs;
+    }
+    return block.memory.nbytes() < best->memory.nbytes();
+  };
   for (Block& block : blocks_) {
     // A block of more than four times the size is kept for calls that need it.
-    if (block.lease.expired() && block.memory.nbytes() >= bytes &&
-        block.memory.nbytes() <= std::max(4 * bytes, kSmallest) &&
-        (best == nullptr || block.memory.nbytes() < best->memory.nbytes())) {
+    if (block.lease.expired() && (launch == Launch::kCaptured || !block.is_of_graphs) &&
+        block.memory.nbytes() >= bytes && block.memory.nbytes() <= std::max(4 * bytes, kSmallest) &&
+        is_better(block)) {
       best = &block;
     }
   }
@@ -28,14 +41,15 @@ Tensor DeviceArena::take(int64_t bytes) {
     const int64_t size = std::max(bytes + bytes / 4, kSmallest);
     best = &blocks_.emplace_back(Block{Tensor::empty({size}, DType::kU8, device_), {}});
   }
+  best->is_of_graphs |= launch == Launch::kCaptured;
   // The deleter's copy of the tensor keeps the memory.
   std::shared_ptr<void> lease(best->memory.raw(), [memory = best->memory](void*) {});
   best->lease = lease;
   return Tensor::share(lease, best->memory.raw(), {bytes}, DType::kU8, device_);
 }
 
-Tensor DeviceArena::take(const Shape& shape, DType dtype) {
-  return take(row_bytes(dtype, shape.numel())).reinterpret(dtype, shape);
+Tensor DeviceArena::take(const Shape& shape, DType dtype, Launch launch) {
+  return take(row_bytes(dtype, shape.numel()), launch).reinterpret(dtype, shape);
 }
 
 void DeviceArena::trim(const std::optional<Stream>& last_stream) {

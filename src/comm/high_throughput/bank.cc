@@ -6,13 +6,20 @@
 
 namespace moebius {
 
-int64_t BankPool::pick() const {
+int64_t BankPool::pick(comm::Launch launch) const {
   release_finished();
   int64_t best = kNone;
+  const auto is_better = [&](int64_t bank) {
+    if (best == kNone || bytes(bank) != bytes(best)) {
+      return bytes(bank) > bytes(best);
+    }
+    return banks_[static_cast<size_t>(bank)].is_of_graphs &&
+           !banks_[static_cast<size_t>(best)].is_of_graphs;
+  };
   for (size_t i = 0; i < banks_.size(); ++i) {
-    const auto bank = static_cast<int64_t>(i);
-    if (banks_[i].lease.expired() && (best == kNone || bytes(bank) > bytes(best))) {
-      best = bank;
+    const bool may_have = launch == comm::Launch::kCaptured || !banks_[i].is_of_graphs;
+    if (banks_[i].lease.expired() && may_have && is_better(static_cast<int64_t>(i))) {
+      best = static_cast<int64_t>(i);
     }
   }
   return best;
@@ -27,12 +34,13 @@ int64_t BankPool::bytes() const {
 }
 
 int64_t BankPool::add(Group& group, int64_t bytes) {
-  banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}});
+  banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}, false});
   return static_cast<int64_t>(banks_.size()) - 1;
 }
 
-std::shared_ptr<void> BankPool::lease(int64_t bank) {
+std::shared_ptr<void> BankPool::lease(int64_t bank, comm::Launch launch) {
   Bank& b = banks_[static_cast<size_t>(bank)];
+  b.is_of_graphs |= launch == comm::Launch::kCaptured;
   // The copy of the window in the deleter keeps the memory.
   std::shared_ptr<void> lease(b.window.get(), [window = b.window](void*) {});
   b.lease = lease;

@@ -4,6 +4,7 @@
 // BankPool: windows that receive rows.  Results are tensors on a bank, and a bank is free again
 // when the last of them is gone.  Each rank finds that out for itself, so it picks its own bank and
 // tells the others; only making a new bank is collective.
+// As in a DeviceArena, a bank that a captured call has taken goes to captured calls only.
 // Thread-safety: one thread at a time may use an object.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/device/device_arena.h"
 #include "moebius/group.h"
 
 namespace moebius {
@@ -20,7 +22,7 @@ class BankPool {
   static constexpr int64_t kNone = -1;
 
   // The largest free bank, or kNone.
-  int64_t pick() const;
+  int64_t pick(comm::Launch launch = comm::Launch::kNow) const;
   int64_t bytes(int64_t bank) const {
     return bank == kNone ? 0 : banks_[static_cast<size_t>(bank)].window->bytes();
   }
@@ -32,12 +34,13 @@ class BankPool {
   int64_t add(Group& group, int64_t bytes);
   const Window& window(int64_t bank) const { return *banks_[static_cast<size_t>(bank)].window; }
   // Marks the bank as taken until every copy of the result is gone.  The lease keeps its memory.
-  std::shared_ptr<void> lease(int64_t bank);
+  std::shared_ptr<void> lease(int64_t bank, comm::Launch launch = comm::Launch::kNow);
 
  private:
   struct Bank {
     std::shared_ptr<Window> window;
     std::weak_ptr<void> lease;
+    bool is_of_graphs = false;
   };
   std::vector<Bank> banks_;
 };

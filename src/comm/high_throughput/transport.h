@@ -25,7 +25,7 @@ struct HighThroughput::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  virtual DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const = 0;
+  virtual DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) = 0;
   virtual Pending<DispatchOutput> dispatch_async(const DispatchInput& input,
                                                  const Stream& stream) = 0;
   virtual Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,

@@ -12,6 +12,7 @@
 #include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "core/cuda/host_memory.h"
+#include "core/cuda/outside_of_captures.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::cuda {
@@ -197,6 +198,7 @@ std::shared_ptr<Allocator> pool_allocator(int) {
 std::shared_ptr<void> allocate_from_allocator(int64_t bytes, int index) {
   expect_usable(index);
   const DeviceGuard guard(index);
+  const OutsideOfCaptures outside;
   auto memory = detail::take_memory(bytes, Device::cuda(index), cudaStreamPerThread);
   check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
   return memory;
@@ -221,6 +223,7 @@ void give_back_after(void* stream, int index) {
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers) {
   expect_usable(index);
   const DeviceGuard guard(index);
+  const OutsideOfCaptures outside;
   Pool& pool = pool_of(index);
   for (const int peer : peers) {
     if (!pool.allow(peer)) {
@@ -295,11 +298,13 @@ void fill_zero(void* to, int64_t bytes, void* stream, int stream_index) {
 }
 
 void copy_now(void* to, const void* from, int64_t bytes, int index) {
+  const OutsideOfCaptures outside;
   copy(to, from, bytes, cudaStreamPerThread, index);
   synchronize_stream(cudaStreamPerThread, index);
 }
 
 void fill_zero_now(void* to, int64_t bytes, int index) {
+  const OutsideOfCaptures outside;
   fill_zero(to, bytes, cudaStreamPerThread, index);
   synchronize_stream(cudaStreamPerThread, index);
 }

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cuda/check.h"
+#include "core/cuda/outside_of_captures.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::cuda {
@@ -43,6 +44,7 @@ void synchronize_event(void* event) {
 }
 
 bool is_event_complete(void* event) {
+  const OutsideOfCaptures outside;
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
   if (status == cudaErrorNotReady) {
     (void)cudaGetLastError();  // the check of the next launch must not find it

@@ -272,8 +272,11 @@ TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
           }
           return "none";
         };
-        EXPECT_EQ(message([&] { sides.cuda.layout(sides.up(in.ids), sides.stream); }),
-                  message([&] { sides.cpu.layout(in.ids, sides.cpu_stream); }));
+        const std::string expected = message([&] { sides.cpu.layout(in.ids, sides.cpu_stream); });
+        sides.cuda.layout(sides.up(in.ids), sides.stream);
+        sides.stream.synchronize();
+        EXPECT_EQ(message([&] { sides.cuda.check(); }), expected);
+        EXPECT_EQ(message([&] { sides.cuda.check(); }), "none");  // it is told once
       }
     }
   });

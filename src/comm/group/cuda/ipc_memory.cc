@@ -10,6 +10,7 @@
 #include "comm/group/failure.h"
 #include "core/ceil_div.h"
 #include "core/cuda/check.h"
+#include "core/cuda/outside_of_captures.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::comm {
@@ -52,6 +53,7 @@ std::string IpcMemory::map(Group& host, std::string_view op, int64_t bytes, Devi
   constexpr int64_t kBlock = int64_t{2} << 20;
   index = device.index;
   const cuda::DeviceGuard guard(index);
+  const cuda::OutsideOfCaptures outside;
   const auto size = static_cast<size_t>(ceil_div(std::max<int64_t>(bytes, 1), kBlock) * kBlock);
   Shown shown;
   shown.refusal = refusal_of([&] {

@@ -35,7 +35,7 @@ CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std
   }
 }
 
-DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) const {
+DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) {
   expect_ids(topk_ids, placement.num_experts());
   const Topology& topology = group.topology();
   const Ids ids = Ids::of(topk_ids);

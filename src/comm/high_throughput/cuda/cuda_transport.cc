@@ -134,6 +134,7 @@ void CudaHighThroughput::check() {
   if (broken_) {
     throw CommError(*broken_);
   }
+  expect_good_layouts();
 }
 
 int64_t CudaHighThroughput::bytes() const {

@@ -101,6 +101,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     std::vector<Tensor> payloads;
     RowLayout layout;
     Stream stream;
+    Launch launched = Launch::kNow;
     int64_t capacity = 0;
     int64_t combine_row_bytes = 0;
     DType id_dtype = DType::kI32;

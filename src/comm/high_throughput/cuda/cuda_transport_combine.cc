@@ -36,10 +36,12 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
                 /*may_be_recorded=*/!handle.counts_on_host);
 
   CombineOutput output;
-  output.x = out_x ? out_x : arena_.take(shape, x.dtype());
+  const Launch launched = launch_on(stream);
+  output.x = out_x ? out_x : arena_.take(shape, x.dtype(), launched);
   if (input.topk_weights) {
-    output.topk_weights = input.topk_weights_into ? input.topk_weights_into
-                                                  : arena_.take({handle.tokens, topk}, DType::kF32);
+    output.topk_weights = input.topk_weights_into
+                              ? input.topk_weights_into
+                              : arena_.take({handle.tokens, topk}, DType::kF32, launched);
   }
   args.signals = signals_;
   args.control_layout = control_layout_;
@@ -108,8 +110,10 @@ void CudaHighThroughput::reserve_slots(int64_t slots,
   keeps_windows_ = keeps_windows_ || may_be_recorded;
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {
-      if (last_stream_) {
-        last_stream_->synchronize();  // no kernel may still be storing to the old window
+      // No kernel may still be storing to the old window, unless it is kept.  While a stream is
+      // captured, nobody could wait for it.
+      if (window != nullptr && !keeps_windows_ && last_stream_) {
+        last_stream_->synchronize();
       }
       if (window != nullptr && keeps_windows_) {
         outgrown_.push_back(std::move(window));

@@ -95,18 +95,18 @@ void CudaHighThroughput::set_waves(Transfer& transfer, const DispatchInput& inpu
   args.most_early_rows = static_cast<uint32_t>(
       input.most_early_rows > 0 ? std::min(input.most_early_rows, kMost) : kMost);
   args.experts_per_wave = experts_per_wave(control_layout_.max_local_experts);
-  transfer.waves_of = arena_.take({args.num_tokens}, DType::kI32);
-  transfer.wave_of = arena_.take({args.num_tokens, group.size()}, DType::kU8);
+  transfer.waves_of = arena_.take({args.num_tokens}, DType::kI32, transfer.launched);
+  transfer.wave_of = arena_.take({args.num_tokens, group.size()}, DType::kU8, transfer.launched);
   args.waves_of = reinterpret_cast<uint32_t*>(transfer.waves_of.raw());
   args.wave_of = transfer.wave_of.data<uint8_t>();
 }
 
 void CudaHighThroughput::pick_bank(Transfer& transfer) {
   transfer.lease.reset();
-  transfer.bank = banks_.pick();
+  transfer.bank = banks_.pick(transfer.launched);
   const int64_t bytes = banks_.bytes(transfer.bank);
   if (transfer.bank != BankPool::kNone) {
-    transfer.lease = banks_.lease(transfer.bank);
+    transfer.lease = banks_.lease(transfer.bank, transfer.launched);
   }
   transfer.args.bank = static_cast<uint32_t>(std::max<int64_t>(transfer.bank, 0));
   transfer.args.bank_units = static_cast<uint32_t>(bytes / kFieldAlignment);
@@ -203,6 +203,7 @@ void CudaHighThroughput::settle() {
   read_counts(*transfer);
   transfer->is_settled = true;
   count_copies(*transfer);
+  expect_good_layouts();
 }
 
 void CudaHighThroughput::settle(const Transfer& transfer) {
@@ -249,8 +250,8 @@ int64_t CudaHighThroughput::agree_on_room(const Transfer& transfer, int64_t num_
   };
   const int64_t bytes = transfer.layout.block_bytes(transfer.capacity);
   const uint64_t fault = reported_fault();
-  const Need mine{banks_.bytes(banks_.pick()) < bytes ? bytes : 0, num_tokens,
-                  transfer.combine_row_bytes, fault,
+  const int64_t free_bytes = banks_.bytes(banks_.pick(transfer.launched));
+  const Need mine{free_bytes < bytes ? bytes : 0, num_tokens, transfer.combine_row_bytes, fault,
                   fault != 0 ? unpack_fault(fault).guilty
                   : broken_  ? broken_->peer()
                              : -1};
@@ -311,9 +312,12 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
   if (input.capacity == 0) {
     check();
   }
+  expect_good_layouts();
   expect_dispatch(input, stream);
   const int64_t num_tokens = num_tokens_of(input);
   const int64_t topk = topk_of(input);
+  const Launch launched = launch_on(stream);
+  const auto take = [&](const Shape& shape) { return arena_.take(shape, DType::kI32, launched); };
   auto handle = std::make_shared<CudaHandle>();
   handle->rank = group.rank();
   handle->num_ranks = group.size();
@@ -321,17 +325,18 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
   handle->topk = topk;
   handle->counts_on_host = input.capacity == 0;
   handle->capacity = input.capacity;
-  handle->index = arena_.take({num_tokens, group.size()}, DType::kI32);
-  handle->copies = arena_.take({group.size(), group.size()}, DType::kI32);
-  handle->expert_num_tokens = arena_.take({num_local_}, DType::kI32);
-  handle->num_rows_on_device = arena_.take({1}, DType::kI32);
-  handle->prefix = arena_.take({group.size(), group.size()}, DType::kI32);
+  handle->index = take({num_tokens, group.size()});
+  handle->copies = take({group.size(), group.size()});
+  handle->expert_num_tokens = take({num_local_});
+  handle->num_rows_on_device = take({1});
+  handle->prefix = take({group.size(), group.size()});
 
   auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = input.payloads,
                .layout = RowLayout(payload_row_bytes(input.payloads, num_tokens, device_),
                                    routing_of(input, group.topology())),
                .stream = stream,
+               .launched = launched,
                .capacity = input.capacity,
                .combine_row_bytes = input.combine_row_bytes,
                .id_dtype = input.topk_ids ? input.topk_ids.dtype() : DType::kI32,
@@ -441,6 +446,7 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_cached_async(const CachedDi
       Transfer{.payloads = input.payloads,
                .layout = RowLayout(payload_row_bytes(input.payloads, handle.tokens, device_)),
                .stream = stream,
+               .launched = launch_on(stream),
                .capacity = handle.capacity,
                .counts = handle.counts});
   set_payloads(*transfer, handle.tokens, false);

@@ -372,6 +372,7 @@ std::vector<Tensor> CudaNodesHighThroughput::payload_fields(const Dispatch& call
 Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_async(const DispatchInput& input,
                                                                 const Stream& stream) {
   finish_last();
+  expect_good_layouts();
   expect_dispatch(input, stream);
   if (input.capacity > 0) {
     throw Unsupported(

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 #include "comm/routing/cuda/routing_tables.h"
@@ -54,7 +55,9 @@ CudaHighThroughputBase::CudaHighThroughputBase(Group& g, ExpertPlacement p)
           placement,
           device_,
           [&](int64_t e) { return group.topology().node_of(placement.rank_of(e)); })),
-      arena_(device_) {
+      arena_(device_),
+      bad_id_(sizeof(uint64_t), device_.index) {
+  std::atomic_ref(*bad_id_.host_as<uint64_t>()).store(kNoBadId);
   expect_le(group.size(), kMaxCudaRanks, "ranks of a high-throughput dispatch on CUDA");
 }
 
@@ -107,18 +110,29 @@ int64_t CudaHighThroughputBase::expect_combine(const CombineInput& input,
   return num_weights;
 }
 
-DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stream& stream) const {
+void CudaHighThroughputBase::expect_good_layouts() {
+  const std::atomic_ref word(*bad_id_.host_as<uint64_t>());
+  if (word.load(std::memory_order_relaxed) != kNoBadId) {
+    const uint64_t bad = word.exchange(kNoBadId);
+    throw_bad_id(static_cast<int64_t>(bad >> 32), topk_of_layout_, static_cast<int32_t>(bad),
+                 num_experts_);
+  }
+}
+
+DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stream& stream) {
+  expect_good_layouts();
   expect_ids_tensor(topk_ids);
   expect_stream(stream, device_);
   const int64_t num_tokens = topk_ids.dim(0);
   const int64_t topk = topk_ids.dim(1);
+  topk_of_layout_ = topk;
+  const Launch launched = launch_on(stream);
   DispatchLayout result;
-  result.tokens_per_rank = Tensor::empty({group.size()}, DType::kI32, device_);
+  result.tokens_per_rank = arena_.take({group.size()}, DType::kI32, launched);
   const int num_nodes = group.topology().num_nodes();
-  result.tokens_per_node = Tensor::empty({num_nodes}, DType::kI32, device_);
-  result.tokens_per_expert = Tensor::empty({num_experts_}, DType::kI32, device_);
-  result.is_token_in_rank = Tensor::empty({num_tokens, group.size()}, DType::kBool, device_);
-  const Tensor bad_id = Tensor::empty({1}, DType::kI64, device_);
+  result.tokens_per_node = arena_.take({num_nodes}, DType::kI32, launched);
+  result.tokens_per_expert = arena_.take({num_experts_}, DType::kI32, launched);
+  result.is_token_in_rank = arena_.take({num_tokens, group.size()}, DType::kBool, launched);
   LayoutArgs args{};
   args.ids = Ids::of(topk_ids);
   args.num_tokens = num_tokens;
@@ -130,7 +144,7 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   args.tokens_per_node = result.tokens_per_node.data<int32_t>();
   args.tokens_per_expert = result.tokens_per_expert.data<int32_t>();
   args.is_token_in_rank = result.is_token_in_rank.data<bool>();
-  args.bad_id = reinterpret_cast<unsigned long long*>(bad_id.raw());
+  args.bad_id = bad_id_.device_as<unsigned long long>();
   launch_layout(args, stream);
   if (num_nodes > 1) {  // on one node tokens_per_node is known already
     launch_route({.ids = args.ids,
@@ -141,10 +155,6 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
                   .num_destinations = num_nodes,
                   .copies = args.tokens_per_node},
                  stream);
-  }
-  const unsigned long long bad = read_now(args.bad_id, stream);
-  if (bad != kNoBadId) {
-    throw_bad_id(static_cast<int64_t>(bad >> 32), topk, static_cast<int32_t>(bad), num_experts_);
   }
   return result;
 }

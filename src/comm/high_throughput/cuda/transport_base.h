@@ -12,13 +12,14 @@
 #include "comm/device/device_arena.h"
 #include "comm/high_throughput/cuda/kernels.h"
 #include "comm/high_throughput/transport.h"
+#include "core/cuda/host_memory.h"
 #include "moebius/dispatch.h"
 
 namespace moebius::comm {
 
 class CudaHighThroughputBase : public HighThroughput::State {
  public:
-  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
+  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) override;
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
@@ -26,7 +27,8 @@ class CudaHighThroughputBase : public HighThroughput::State {
  protected:
   // The memory of what this class keeps.
   int64_t base_bytes() const {
-    return rank_of_.nbytes() + local_of_.nbytes() + node_of_.nbytes() + arena_.bytes();
+    return rank_of_.nbytes() + local_of_.nbytes() + node_of_.nbytes() + arena_.bytes() +
+           bad_id_.bytes();
   }
   // Throws InvalidArgument for experts on ranks beyond what kernels can do.
   CudaHighThroughputBase(Group& group, ExpertPlacement placement);
@@ -34,6 +36,8 @@ class CudaHighThroughputBase : public HighThroughput::State {
   // These throw InvalidArgument.  Kernels check the values of ids.
   void expect_ids_tensor(const Tensor& topk_ids) const;
   void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
+  // Throws the InvalidArgument for an id that a layout has found wrong by now, once.
+  void expect_good_layouts();
   // Returns the K of the weights to sum.
   int64_t expect_combine(const CombineInput& input,
                          int64_t num_rows,
@@ -49,6 +53,10 @@ class CudaHighThroughputBase : public HighThroughput::State {
   const Tensor local_of_;  // i32 [E]
   const Tensor node_of_;   // i32 [E]
   DeviceArena arena_;
+
+ private:
+  cuda::MappedMemory bad_id_;   // u64, see LayoutArgs
+  int64_t topk_of_layout_ = 1;  // of the last one
 };
 
 // Whether the rows of a tensor, `row_bytes` each, are whole words of 16 bytes; true for none at

@@ -298,7 +298,6 @@ void launch_layout(const LayoutArgs& args, const Stream& stream) {
   fill(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks), stream);
   fill(args.tokens_per_node, 0, sizeof(int32_t), stream);
   fill(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts), stream);
-  fill(args.bad_id, 0xff, sizeof(*args.bad_id), stream);
   launch("layout_kernel", layout_kernel, blocks_for(args.num_tokens, kThreads), stream, args);
 }
 

@@ -31,7 +31,9 @@ struct LayoutArgs {
   int32_t* tokens_per_node;    // [1]
   int32_t* tokens_per_expert;  // [E]
   bool* is_token_in_rank;      // [T, R]
-  unsigned long long* bad_id;  // {index | id} of the first id outside [-1, E), or kNoBadId
+  // {index | id} of the first id outside [-1, E), in mapped memory; it begins as kNoBadId, and
+  // stays as it is where there is none.
+  unsigned long long* bad_id;
 };
 void launch_layout(const LayoutArgs& args, const Stream& stream);
 
