@@ -681,6 +681,13 @@ MOEBIUS_C_API moebius_status moebius_result_array(moebius_result result,
                                                   const char* name,
                                                   int32_t index,
                                                   moebius_array* array);
+/* The same as a DLManagedTensor of DLPack, in one call for moebius_result_array,
+ * moebius_array_record_stream and moebius_array_to_dlpack; NULL where there is no array. */
+MOEBIUS_C_API moebius_status moebius_result_dlpack(moebius_result result,
+                                                   const char* name,
+                                                   int32_t index,
+                                                   moebius_stream stream,
+                                                   void** managed);
 /* Makes the stream wait until the result is complete; a CPU stream waits in the call.  Needed after
  * calls with is_async, and by other streams. */
 MOEBIUS_C_API moebius_status moebius_result_wait(moebius_result result, moebius_stream stream);

@@ -41,6 +41,23 @@ def _destroy_unused(capsule: int) -> None:
 
 
 _destroy = _DESTRUCTOR(_destroy_unused)
+_no_destructor = _DESTRUCTOR(0)
+
+
+def take_managed(result: int, name: str, index: int, stream: int | None) -> int | None:
+    """The DLManagedTensor of an array of a result, whose last user is the stream."""
+    managed = c_void_p()
+    check(lib.result_dlpack(result, name.encode(), index, stream, byref(managed)))
+    return managed.value
+
+
+def drop_managed(managed: int) -> None:
+    _DELETER.from_address(managed + _DELETERS[0])(managed)
+
+
+def capsule_of(managed: int) -> Any:
+    """A capsule for somebody who takes the DLManagedTensor out of it at once."""
+    return _new(managed, _NAMES[0], _no_destructor)
 
 
 def to_capsule(array: int, is_versioned: bool) -> Any:

@@ -20,6 +20,22 @@ _MISSING = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
 _pack_into = _FIELDS.pack_into
 
 
+# The same for contiguous tensors, by their number of dimensions: what follows is 0.
+_CONTIGUOUS = [
+    struct.Struct(f"=QiiiiI4x{dims}q{8 * (8 - dims)}x").pack_into for dims in range(MAX_DIMS + 1)
+]
+
+
+def pack_contiguous(
+    tensor: s.Tensor, data: int, dtype: int, device_type: int, device_index: int, shape: Sequence[int]
+) -> None:
+    """The same as pack() without flags and strides, in less time."""
+    num_dims = len(shape)
+    if num_dims > MAX_DIMS:
+        raise InvalidArgument(f"a tensor has {num_dims} dimensions, expected at most {MAX_DIMS}")
+    _CONTIGUOUS[num_dims](tensor, _DATA, data, dtype, device_type, device_index, num_dims, 0, *shape)
+
+
 def pack(
     tensor: s.Tensor,
     data: int,

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from . import _structs as s
+from ._dlpack import capsule_of, drop_managed, take_managed
 from ._dtypes import BITS, FOREIGN_NAMES, NAMES
-from ._pack import NO_STRIDES, pack
+from ._pack import NO_STRIDES, pack, pack_contiguous
 from ._streams import wrapped_stream
 from .errors import InvalidArgument, Unsupported
 
@@ -36,8 +37,24 @@ def dtype_of(code: int) -> Any:
 
 def fill(tensor: s.Tensor, x: Any) -> Any:
     """Sets the struct to the tensor; what comes back must live as long as the struct is used."""
-    dtype = x.dtype
-    code = _codes.get(dtype)
+    code = _codes.get(x.dtype)
+    if code is None or not x.is_contiguous():
+        return _fill_unusual(tensor, x, code)
+    if x.is_cuda:
+        pack_contiguous(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), x.shape)
+    elif x.is_cpu:
+        pack_contiguous(tensor, x.data_ptr(), code, s.CPU, 0, x.shape)
+    else:
+        _refuse_device(x)
+    return x
+
+
+def _refuse_device(x: Any) -> NoReturn:
+    raise Unsupported(f"a torch tensor is on {x.device}, expected cpu or cuda")
+
+
+def _fill_unusual(tensor: s.Tensor, x: Any, code: int | None) -> Any:
+    """One with strides, or of two elements to a byte."""
     shape: tuple[int, ...] = x.shape
     strides: tuple[int, ...] = NO_STRIDES
     if not x.is_contiguous():
@@ -47,8 +64,8 @@ def fill(tensor: s.Tensor, x: Any) -> Any:
             x = x.contiguous()
             strides = NO_STRIDES
     if code is None:
-        if dtype is not _pairs:
-            raise InvalidArgument(f"a torch tensor has dtype {dtype}, which no call takes")
+        if x.dtype is not _pairs:
+            raise InvalidArgument(f"a torch tensor has dtype {x.dtype}, which no call takes")
         code = s.F4E2M1
         shape = (*shape[:-1], 2 * shape[-1])
     if x.is_cuda:
@@ -56,7 +73,7 @@ def fill(tensor: s.Tensor, x: Any) -> Any:
     elif x.is_cpu:
         pack(tensor, x.data_ptr(), code, s.CPU, 0, 0, shape, strides)
     else:
-        raise Unsupported(f"a torch tensor is on {x.device}, expected cpu or cuda")
+        _refuse_device(x)
     return x
 
 
@@ -117,6 +134,33 @@ def from_tensor(tensor: s.Tensor, keep: Any) -> Any:
         buffer.keep = keep
         flat = torch.frombuffer(buffer, dtype=torch.uint8).view(dtype)
     return flat.view(shape)
+
+
+def _dlpack_types() -> set[int]:
+    """The types, as words of DLPack, that this torch takes from a capsule."""
+    codes = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+    known = {"int": (8, 16, 32, 64), "uint": (8,), "float": (16, 32, 64), "bfloat": (16,), "bool": (8,)}
+    try:
+        _from_dlpack(torch.utils.dlpack.to_dlpack(torch.zeros(1, dtype=torch.bool, device="cpu")))
+    except Exception:  # an old torch
+        del known["bool"]
+    return {1 << 16 | bits << 8 | codes[name] for name, sizes in known.items() for bits in sizes}
+
+
+_from_dlpack: Any = torch.utils.dlpack.from_dlpack
+_known_types = _dlpack_types()
+_TYPE = 20  # where the type of a DLManagedTensor is
+
+
+def from_result(result: int, name: str, index: int, stream: int | None) -> tuple[bool, Any]:
+    """Whether an array of a result can be had as a capsule, and its tensor then; None: no array."""
+    managed = take_managed(result, name, index, stream)
+    if managed is None:
+        return True, None
+    if ctypes.c_uint32.from_address(managed + _TYPE).value not in _known_types:
+        drop_managed(managed)
+        return False, None
+    return True, _from_dlpack(capsule_of(managed))
 
 
 def expect_type(code: int) -> None:

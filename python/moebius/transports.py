@@ -84,9 +84,19 @@ class Result(Handle):
     def _tensor(self, name: str, index: int = 0) -> Any:
         key = (name, index)
         if key not in self._tensors:
-            handle = create(lib.result_array, self._get(), name.encode(), index)
-            self._tensors[key] = None if handle is None else self._convert(Array(handle))
+            self._tensors[key] = self._read(name, index)
         return self._tensors[key]
+
+    def _read(self, name: str, index: int) -> Any:
+        handle = self._get()
+        if self._lent is None:
+            take = getattr(self._kind, "from_result", None)
+            if take is not None:
+                found, x = take(handle, name, index, self._stream)
+                if found:
+                    return x
+        array = create(lib.result_array, handle, name.encode(), index)
+        return None if array is None else self._convert(Array(array))
 
     def _convert(self, array: Array) -> Any:
         array.keep = self._lent

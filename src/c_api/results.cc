@@ -6,6 +6,21 @@
 #include "c_api/convert.h"
 #include "c_api/status.h"
 #include "c_api/streams.h"
+#include "moebius/dlpack.h"
+
+namespace moebius::c_api {
+
+namespace {
+
+Tensor find_array(const ResultObject& result, const char* name, int32_t index) {
+  const std::string wanted = read_text(name, "name");
+  expect_ge(index, 0, "index");
+  return result.array(wanted, index);
+}
+
+}  // namespace
+
+}  // namespace moebius::c_api
 
 using namespace moebius;
 using namespace moebius::c_api;
@@ -16,10 +31,21 @@ moebius_status moebius_result_array(moebius_result result,
                                     moebius_array* array) {
   return guarded([&] {
     moebius_array& place = expect_out(array, "array");
-    const Using<ResultObject> used(result);
-    const std::string wanted = read_text(name, "name");
-    expect_ge(index, 0, "index");
-    place = make_array(used->array(wanted, index));
+    place = make_array(find_array(*Using<ResultObject>(result), name, index));
+  });
+}
+
+moebius_status moebius_result_dlpack(
+    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed) {
+  return guarded([&] {
+    void*& place = expect_out(managed, "managed");
+    Tensor array = find_array(*Using<ResultObject>(result), name, index);
+    if (!array) {
+      place = nullptr;
+      return;
+    }
+    array.record_stream(read_stream(stream));
+    place = to_dlpack(array);
   });
 }
 

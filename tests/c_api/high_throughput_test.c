@@ -156,6 +156,17 @@ static int check_rows(moebius_result result, int rank) {
   CHECK_INVALID(moebius_result_array(result, NULL, 0, &none));
   CHECK_INVALID(moebius_result_array(result, "payload", 0, NULL));
   CHECK(none == UNTOUCHED);
+  void* managed = UNTOUCHED;
+  CHECK_OK(moebius_result_dlpack(result, "teleport", 0, NULL, &managed));
+  CHECK(managed == NULL);
+  CHECK_INVALID(moebius_result_dlpack(result, "payload", -1, NULL, &managed));
+  CHECK_INVALID(moebius_result_dlpack(result, "payload", 0, NULL, NULL));
+  CHECK_OK(moebius_result_dlpack(result, "payload", 0, NULL, &managed));
+  CHECK_OK(moebius_array_from_dlpack(managed, 0, -1, &none));
+  moebius_tensor again = {.struct_size = sizeof(again)};
+  CHECK_OK(moebius_array_view(none, &again));
+  CHECK(again.data == x.data && again.shape[0] == x.shape[0]);
+  CHECK_OK(moebius_array_destroy(none));
   void* event = UNTOUCHED;
   CHECK_OK(moebius_result_event(result, &event));
   CHECK(event == NULL);
@@ -562,6 +573,8 @@ static void check_misuse(void) {
   CHECK_BAD_HANDLES(moebius_result, transport, moebius_result_event(handle, &event));
   moebius_array no_array = UNTOUCHED;
   CHECK_BAD_HANDLES(moebius_result, other, moebius_result_array(handle, "x", 0, &no_array));
+  void* managed = UNTOUCHED;
+  CHECK_BAD_HANDLES(moebius_result, other, moebius_result_dlpack(handle, "x", 0, NULL, &managed));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_hook(handle));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_finish(handle, &untouched));
   CHECK_BAD_OPTIONAL(moebius_pending, result, moebius_pending_destroy(handle));
