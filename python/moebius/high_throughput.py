@@ -8,16 +8,16 @@ experts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import POINTER, cast
 from typing import Any, Optional, Union
 
 from . import _structs as s
+from ._frames import Frames
 from ._handles import Handle
 from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
 from .placement import placement_pointer
-from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view, view_pointer
+from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view
 from .transports import (
     Pending,
     Result,
@@ -151,11 +151,6 @@ class Combined(Result):
         return self._tensor("topk_weights")
 
 
-def _pointers(tensors: list[Any]) -> Any:
-    pointers = (POINTER(s.Tensor) * max(len(tensors), 1))(*map(view_pointer, tensors))
-    return cast(pointers, POINTER(POINTER(s.Tensor)))
-
-
 class HighThroughput(Handle):
     """Moves rows between the ranks of a group; all layers of one shape can share it.
 
@@ -186,6 +181,8 @@ class HighThroughput(Handle):
             transports=optional_handle(transports),
         )
         self._handle = create(lib.high_throughput_create, group._get(), options)
+        self.num_sms = (dispatch_sms, combine_sms)
+        """What dispatch and combine use on GPUs; 0: the library has chosen."""
 
     def layout(self, topk_ids: SupportsDLPack, *, stream: Any = None) -> Layout:
         """Counts where tokens go.  topk_ids i32 or i64 [T, K] are global, -1 = masked."""
@@ -332,6 +329,7 @@ class HighThroughput(Handle):
     def set_sms(self, dispatch_sms: int, combine_sms: int) -> None:
         """Changes what the next calls use on GPUs; ranks may differ."""
         check(lib.high_throughput_set_sms(self._get(), dispatch_sms, combine_sms))
+        self.num_sms = (dispatch_sms, combine_sms)
 
     @property
     def nbytes(self) -> int:
@@ -348,6 +346,12 @@ class HighThroughput(Handle):
         check(lib.high_throughput_trim(self._get()))
 
 
+# Payloads for which the frames of a dispatch have room.
+_USUAL_PAYLOADS = 4
+_DISPATCHES = Frames(s.DispatchInput, 6 + 2 * _USUAL_PAYLOADS)
+_COMBINES = Frames(s.CombineInput, 6)
+
+
 class _Dispatch:
     """The arguments of a dispatch."""
 
@@ -359,15 +363,18 @@ class _Dispatch:
         topk_weights: Any = None,
         *,
         layout: Optional[Layout] = None,
+        expert_alignment: int = 0,
+        capacity: int = 0,
+        combine_row_bytes: int = 0,
+        previous_event: Optional[int] = None,
+        is_async: bool = False,
+        lists_counts: bool = False,
         into: Optional[Sequence[Any]] = None,
         topk_ids_into: Any = None,
         topk_weights_into: Any = None,
         is_token_in_rank: Any = None,
         tokens_per_expert: Any = None,
-        previous_event: Optional[int] = None,
-        is_async: bool = False,
         stream: Any = None,
-        **options: Any,
     ) -> None:
         given = list(payloads) if isinstance(payloads, (list, tuple)) else [payloads]
         first = topk_ids if topk_ids is not None else next(iter(given), None)
@@ -377,28 +384,36 @@ class _Dispatch:
             raise InvalidArgument(f"into has {len(into)} tensors, expected {len(given)}")
         self._transport = transport
         self.is_async = is_async
-        self._num_payloads = len(given)
+        count = self._num_payloads = len(given)
         self._kind = kind_of(given[0] if given else first)
         self._stream = stream_handle(stream, first)
-        self._lent = (into, topk_ids_into, topk_weights_into)
-        self._input = s.DispatchInput(
-            payloads=_pointers(given),
-            num_payloads=len(given),
-            topk_ids=view_pointer(topk_ids),
-            topk_weights=view_pointer(topk_weights),
-            layout=optional_handle(layout),
-            previous_cuda_event=previous_event,
-            is_async=is_async,
-            payloads_into=None if into is None else _pointers(list(into)),
-            topk_ids_into=view_pointer(topk_ids_into),
-            topk_weights_into=view_pointer(topk_weights_into),
-            is_token_in_rank=view_pointer(is_token_in_rank),
-            tokens_per_expert=view_pointer(tokens_per_expert),
-            **options,
+        lent = (into, topk_ids_into, topk_weights_into)
+        self._lent = None if all(part is None for part in lent) else lent
+        frame = self._frame = _DISPATCHES.take(6 + 2 * count)
+        put = frame.put
+        frame.fill(
+            frame.put_all(6, given),
+            count,
+            put(0, topk_ids),
+            put(1, topk_weights),
+            optional_handle(layout) or 0,
+            expert_alignment,
+            capacity,
+            combine_row_bytes,
+            previous_event or 0,
+            is_async,
+            lists_counts,
+            0 if into is None else frame.put_all(6 + count, list(into)),
+            put(2, topk_ids_into),
+            put(3, topk_weights_into),
+            put(4, is_token_in_rank),
+            put(5, tokens_per_expert),
         )
 
     def make(self, function: Any, *route: int) -> int:
-        return create(function, self._transport, self._input, *route, self._stream) or 0
+        handle = create(function, self._transport, self._frame.struct, *route, self._stream) or 0
+        self._kept = _DISPATCHES.give_back(self._frame)
+        return handle
 
     def result(self, handle: int) -> Dispatched:
         dispatched = Dispatched(handle, self._kind, self._stream, self._lent)
@@ -428,19 +443,24 @@ class _Combine:
         self._transport = transport
         self._kind = kind_of(x)
         self._stream = stream_handle(stream, x)
-        self._lent = (into, topk_weights_into)
-        self._input = s.CombineInput(
-            x=view_pointer(x),
-            topk_weights=view_pointer(topk_weights),
-            bias=(POINTER(s.Tensor) * 2)(*map(view_pointer, bias)),
-            previous_cuda_event=previous_event,
-            is_async=is_async,
-            x_into=view_pointer(into),
-            topk_weights_into=view_pointer(topk_weights_into),
+        self._lent = None if into is None and topk_weights_into is None else (into, topk_weights_into)
+        frame = self._frame = _COMBINES.take()
+        put = frame.put
+        frame.fill(
+            put(0, x),
+            put(1, topk_weights),
+            put(2, bias[0] if len(bias) > 0 else None),
+            put(3, bias[1] if len(bias) > 1 else None),
+            previous_event or 0,
+            is_async,
+            put(4, into),
+            put(5, topk_weights_into),
         )
 
     def make(self, function: Any, dispatched: int) -> int:
-        return create(function, self._transport, self._input, dispatched, self._stream) or 0
+        handle = create(function, self._transport, self._frame.struct, dispatched, self._stream)
+        self._kept = _COMBINES.give_back(self._frame)
+        return handle or 0
 
     def result(self, handle: int) -> Combined:
         return Combined(handle, self._kind, self._stream, self._lent)

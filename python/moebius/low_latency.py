@@ -13,12 +13,13 @@ from typing import Any, Optional
 
 from . import _structs as s
 from ._dtypes import dtype_code
+from ._frames import Frames
 from ._handles import Handle
 from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
 from .placement import placement_pointer
-from .tensors import SupportsDLPack, device_struct, kind_of, stream_handle, view_pointer
+from .tensors import SupportsDLPack, device_struct, kind_of, stream_handle
 from .transports import (
     Pending,
     Result,
@@ -41,9 +42,10 @@ _CODINGS = {None: s.CODING_NONE, "logfmt10": s.CODING_LOGFMT10}
 
 
 def _choose(choices: dict[Any, int], value: Any, what: str) -> int:
-    if value not in choices:
+    choice = choices.get(value)
+    if choice is None:
         raise InvalidArgument(f"{what} is {value!r}, expected one of {list(choices)}")
-    return choices[value]
+    return choice
 
 
 class LowLatencyDispatched(Result):
@@ -308,6 +310,8 @@ class LowLatency(Handle):
 
 
 _INTO = ("x", "x_scale", "expert_num_tokens", "row_tags", "source_token", "source_ranges")
+_DISPATCHES = Frames(s.LowLatencyDispatchInput, 6 + len(_INTO))
+_COMBINES = Frames(s.LowLatencyCombineInput, 5)
 
 
 class _Dispatch:
@@ -331,30 +335,34 @@ class _Dispatch:
         into: Optional[dict[str, Any]] = None,
         stream: Any = None,
     ) -> None:
-        self._lent = dict(into or {})
-        unknown = set(self._lent) - set(_INTO)
-        if unknown:
-            raise InvalidArgument(f"into has {sorted(unknown)}, expected some of {list(_INTO)}")
+        self._lent = into or {}
+        if not self._lent.keys() <= set(_INTO):
+            unknown = sorted(set(self._lent) - set(_INTO))
+            raise InvalidArgument(f"into has {unknown}, expected some of {list(_INTO)}")
         self._transport = transport
         self._kind = kind_of(x)
         self._stream = stream_handle(stream, x)
-        self._input = s.LowLatencyDispatchInput(
-            x=view_pointer(x),
-            x_scale=view_pointer(x_scale),
-            topk_ids=view_pointer(topk_ids),
-            cast=_choose(_CASTS, cast, "cast"),
-            scales=_choose(_SCALES, scales, "scales"),
-            max_tokens=max_tokens,
-            row_tags=view_pointer(row_tags),
-            received=view_pointer(received),
-            wait_us=view_pointer(wait_us),
-            previous_cuda_event=previous_event,
-            records_event=records_event,
-            **{f"{name}_into": view_pointer(tensor) for name, tensor in self._lent.items()},
+        frame = self._frame = _DISPATCHES.take()
+        put, lent = frame.put, self._lent.get
+        frame.fill(
+            put(0, x),
+            put(1, x_scale),
+            put(2, topk_ids),
+            _choose(_CASTS, cast, "cast"),
+            _choose(_SCALES, scales, "scales"),
+            max_tokens,
+            put(3, row_tags),
+            put(4, received),
+            put(5, wait_us),
+            previous_event or 0,
+            records_event,
+            *[put(6 + index, lent(name)) for index, name in enumerate(_INTO)],
         )
 
     def make(self, function: Any) -> int:
-        return create(function, self._transport, self._input, self._stream) or 0
+        handle = create(function, self._transport, self._frame.struct, self._stream) or 0
+        self._kept = _DISPATCHES.give_back(self._frame)
+        return handle
 
     def result(self, handle: int) -> LowLatencyDispatched:
         return LowLatencyDispatched(handle, self._kind, self._stream, self._lent)
@@ -381,19 +389,23 @@ class _Combine:
         self._kind = kind_of(x)
         self._stream = stream_handle(stream, x)
         self._lent = into
-        self._input = s.LowLatencyCombineInput(
-            x=view_pointer(x),
-            topk_ids=view_pointer(topk_ids),
-            topk_weights=view_pointer(topk_weights),
-            wait_us=view_pointer(wait_us),
-            coding=_choose(_CODINGS, coding, "coding"),
-            previous_cuda_event=previous_event,
-            records_event=records_event,
-            x_into=view_pointer(into),
+        frame = self._frame = _COMBINES.take()
+        put = frame.put
+        frame.fill(
+            put(0, x),
+            put(1, topk_ids),
+            put(2, topk_weights),
+            put(3, wait_us),
+            _choose(_CODINGS, coding, "coding"),
+            previous_event or 0,
+            records_event,
+            put(4, into),
         )
 
     def make(self, function: Any, dispatched: int) -> int:
-        return create(function, self._transport, self._input, dispatched, self._stream) or 0
+        handle = create(function, self._transport, self._frame.struct, dispatched, self._stream)
+        self._kept = _COMBINES.give_back(self._frame)
+        return handle or 0
 
     def result(self, handle: int) -> LowLatencyCombined:
         return LowLatencyCombined(handle, self._kind, self._stream, self._lent)

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Structs of calls with the tensors that they point to.  They are used again, since to make them
+takes longer than to fill them."""
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from ctypes import addressof, sizeof
+from typing import Any
+
+from . import _structs as s
+from .errors import InvalidArgument
+from .tensors import kind_of
+
+
+def _format_of(kind: type[s.Struct]) -> str:
+    """The fields of a struct for the module `struct`; a pointer is a number."""
+    codes: dict[Any, str] = {ctypes.c_int32: "i", ctypes.c_int64: "q"}
+    found, end = "=", 0
+    for name, *of in kind._fields_:
+        field, count = getattr(kind, name), 1
+        field_type: Any = of[0]
+        if issubclass(field_type, ctypes.Array):
+            field_type, count = field_type._type_, field_type._length_
+        found += f"{field.offset - end}x{count}{codes.get(field_type, 'Q')}"
+        end = field.offset + field.size
+    return f"{found}{sizeof(kind) - end}x"
+
+
+class Frame:
+    """A struct, and room for tensors."""
+
+    def __init__(self, frames: Frames, num_tensors: int) -> None:
+        self.struct = frames._kind()
+        self.kept: list[Any] = []
+        """What must live as long as the struct is used."""
+        self._pack = frames._pack
+        self._size = sizeof(self.struct)
+        self._tensors = [s.Tensor() for _ in range(num_tensors)]
+        self._addresses = [addressof(tensor) for tensor in self._tensors]
+
+    def put(self, index: int, x: Any) -> int:
+        """The address of a tensor of the struct's, which is x from now on; 0 for None."""
+        if x is None:
+            return 0
+        self.kept.append(kind_of(x).fill(self._tensors[index], x))
+        return self._addresses[index]
+
+    def put_all(self, first: int, tensors: list[Any]) -> int:
+        """The address of an array of pointers to so many tensors."""
+        pointers = (ctypes.c_void_p * max(len(tensors), 1))()
+        for index, x in enumerate(tensors):
+            pointers[index] = self.put(first + index, x)
+        self.kept.append(pointers)
+        return addressof(pointers)
+
+    def fill(self, *fields: Any) -> None:
+        """Sets all fields after struct_size."""
+        try:
+            self._pack(self.struct, 0, self._size, *fields)
+        except struct.error as error:
+            raise InvalidArgument(f"the arguments are {fields}: {error}") from None
+
+
+class Frames:
+    """The frames of one kind of call.  Any thread may take one, since each is in one call only."""
+
+    def __init__(self, kind: type[s.Struct], num_tensors: int) -> None:
+        self._kind = kind
+        self._num_tensors = num_tensors
+        self._pack: Callable[..., None] = struct.Struct(_format_of(kind)).pack_into
+        self._free: list[Frame] = []
+
+    def take(self, num_tensors: int = 0) -> Frame:
+        """A frame with room for so many tensors, if that is more than usual."""
+        if num_tensors > self._num_tensors:
+            return Frame(self, num_tensors)
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Frame(self, self._num_tensors)
+
+    def give_back(self, frame: Frame) -> list[Any]:
+        """Ends the use of a frame.  Gives what it has kept, for calls that are not over."""
+        kept, frame.kept = frame.kept, []
+        if len(frame._tensors) == self._num_tensors:
+            self._free.append(frame)
+        return kept
