@@ -15,7 +15,7 @@ from .tensors import cuda
 
 
 class Turn:
-    """The stream of one call; None on the CPU."""
+    """The stream of one call.  None stands for torch's current one, and for the CPU."""
 
     def __init__(self, stream: Any, is_async: bool) -> None:
         self.stream = stream
@@ -26,6 +26,11 @@ class Turn:
         with it from now on."""
         if self.stream is not None and self.is_async:
             result._stream = named_stream(cuda.current_stream(self.stream.device))
+
+
+# The turn of a call that is where it would be without this module: on the CPU, or on torch's current
+# stream.
+_PLAIN = Turn(None, False)
 
 
 class _Lane:
@@ -54,6 +59,8 @@ class CommStreams:
 
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
+        if not is_async and previous_event is None and not self._lanes:
+            return _PLAIN
         if device.type == "cpu":
             return Turn(None, is_async)
         current = stream = cuda.current_stream(device)

@@ -17,7 +17,7 @@ from .config import Config
 from .events import EventOverlap
 from .handles import DispatchHandle, expect_handle
 from .ranks import Ranks
-from .tensors import expect_tensor, join_scales, list_biases, padded, split_scales
+from .tensors import expect_tensor, front, join_scales, list_biases, padded, split_scales
 
 
 def send_rows(
@@ -51,14 +51,15 @@ def send_rows(
         options["topk_weights_into"] = weights
     rows = transport.dispatch(payloads, topk_idx, topk_weights, into=into, **options)
     if ids is not None:
-        ids[len(rows.x) :] = -1
+        ids[rows.x.shape[0] :] = -1
     return rows, into, ids, weights
 
 
 def list_counts(rows: Dispatched) -> list[int]:
     """The selections of each local expert; none where the rank has no expert."""
     counts = rows.expert_counts
-    return [] if counts is None else [int(count) for count in counts.tolist()]
+    listed: list[int] = [] if counts is None else counts.tolist()
+    return listed
 
 
 class HighThroughputCalls:
@@ -94,7 +95,7 @@ class HighThroughputCalls:
     def _configure(self, transport: HighThroughput, config: Optional[Config], on_gpu: bool) -> None:
         if on_gpu and (config is not None or self._num_sms_is_set):
             num_sms = self.num_sms if config is None else config.num_sms
-            if num_sms:
+            if num_sms and transport.num_sms != (num_sms, num_sms):
                 transport.set_sms(num_sms, num_sms)
 
     def get_dispatch_layout(
@@ -184,7 +185,7 @@ class HighThroughputCalls:
             stream=turn.stream,
         )
         turn.adopt(rows)
-        num_rows = num_worst_tokens if x.is_cuda and num_worst_tokens else len(rows.x)
+        num_rows = num_worst_tokens if x.is_cuda and num_worst_tokens else rows.x.shape[0]
         made = DispatchHandle(
             transport,
             rows,
@@ -236,15 +237,17 @@ class HighThroughputCalls:
         self._open()
         route = expect_handle(handle)
         expect_tensor(x, "x", 2)
-        if len(x) != route.room:
-            raise InvalidArgument(f"x has {len(x)} rows, expected {route.room} as dispatch has given")
+        if x.shape[0] != route.room:
+            raise InvalidArgument(
+                f"x has {x.shape[0]} rows, expected {route.room} as dispatch has given"
+            )
         biases = list_biases(bias)
         self._configure(route.transport, config, x.is_cuda)
         turn = self._streams.begin(x.device, previous_event, async_finish)
         sums = route.transport.combine(
-            x[: route.num_rows].contiguous(),
+            front(x, route.num_rows),
             route.rows,
-            topk_weights=None if topk_weights is None else topk_weights[: route.num_rows].contiguous(),
+            topk_weights=None if topk_weights is None else front(topk_weights, route.num_rows),
             bias=biases,
             stream=turn.stream,
         )

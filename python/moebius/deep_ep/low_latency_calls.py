@@ -268,16 +268,12 @@ class LowLatencyCalls:
 
     def _low_latency(self, x: Any, topk: int, max_tokens: int, num_experts: int) -> LowLatency:
         made = self._open().on(x.device)
-        before = len(made.all_low_latency)
-        transport = made.low_latency(
-            num_experts,
-            x.shape[1],
-            topk,
-            max_tokens,
-            x.dtype,
-            excludes_missing=self.enable_shrink and not x.is_cuda,
-        )
-        if len(made.all_low_latency) > before:
+        kind = (num_experts, x.shape[1], topk, max_tokens, x.dtype)
+        transport = made.find_low_latency(kind)
+        if transport is None:
+            transport = made.make_low_latency(
+                kind, excludes_missing=self.enable_shrink and not x.is_cuda
+            )
             for rank in self._masked:
                 transport.set_dead(rank)
         return transport

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from ..errors import InvalidArgument, Unsupported
 from ..groups import Group
@@ -36,6 +36,10 @@ def make_group(group: Any, comm: Any, timeout: Optional[float]) -> Group:
     return Group.processes(comm.Get_rank(), comm.Get_size(), comm.allgather, timeout=timeout)
 
 
+# Experts, hidden, top-k, tokens of a rank at most, dtype of rows.
+LowLatencyKind = Tuple[int, int, int, int, Any]
+
+
 class DeviceRanks:
     """The ranks with a device each, and the transports between these devices."""
 
@@ -44,7 +48,7 @@ class DeviceRanks:
         self.device = device
         self._transports = Transports(group)
         self._high_throughput: dict[int, HighThroughput] = {}
-        self._low_latency: dict[tuple[Any, ...], LowLatency] = {}
+        self._low_latency: dict[LowLatencyKind, LowLatency] = {}
 
     def high_throughput(self, num_experts: int) -> HighThroughput:
         """The transport among so many experts.  Collective when it is new, on GPUs."""
@@ -54,24 +58,23 @@ class DeviceRanks:
             self._high_throughput[num_experts] = made
         return made
 
-    def low_latency(
-        self, num_experts: int, hidden: int, topk: int, max_tokens: int, dtype: Any, **options: Any
-    ) -> LowLatency:
-        """The transport for such calls.  Collective when it is new."""
-        key = (num_experts, hidden, topk, max_tokens, dtype)
-        made = self._low_latency.get(key)
-        if made is None:
-            made = LowLatency(
-                self.group,
-                num_experts,
-                hidden=hidden,
-                topk=topk,
-                max_tokens=max_tokens,
-                dtype=dtype,
-                transports=self._transports,
-                **options,
-            )
-            self._low_latency[key] = made
+    def find_low_latency(self, kind: LowLatencyKind) -> Optional[LowLatency]:
+        """The transport for such calls, if it has been made."""
+        return self._low_latency.get(kind)
+
+    def make_low_latency(self, kind: LowLatencyKind, **options: Any) -> LowLatency:
+        """Collective, unless there is reserved memory for it."""
+        num_experts, hidden, topk, max_tokens, dtype = kind
+        made = self._low_latency[kind] = LowLatency(
+            self.group,
+            num_experts,
+            hidden=hidden,
+            topk=topk,
+            max_tokens=max_tokens,
+            dtype=dtype,
+            transports=self._transports,
+            **options,
+        )
         return made
 
     def low_latency_kinds(

@@ -43,8 +43,10 @@ def split_scales(x: Any) -> tuple[Any, Optional[Any]]:
     expect_tensor(rows, "x", 2)
     if scales is not None:
         expect_tensor(scales, "the scales of x", 2)
-        if len(scales) != len(rows):
-            raise InvalidArgument(f"x has {len(rows)} rows and its scales have {len(scales)}")
+        if scales.shape[0] != rows.shape[0]:
+            raise InvalidArgument(
+                f"x has {rows.shape[0]} rows and its scales have {scales.shape[0]}"
+            )
     return rows, scales
 
 
@@ -64,12 +66,18 @@ def list_biases(bias: Any) -> list[Any]:
     return [bias]
 
 
+def front(x: Any, num_rows: int) -> Any:
+    """The first rows of a tensor, contiguous."""
+    return (x if x.shape[0] == num_rows else x[:num_rows]).contiguous()
+
+
 def padded(x: Any, room: int) -> Any:
     """The rows at the front of a tensor with room for more."""
-    if len(x) == room:
+    num_rows = x.shape[0]
+    if num_rows == room:
         return x
-    if len(x) > room:
-        raise InvalidArgument(f"{len(x)} rows have arrived, and there is room for {room}")
+    if num_rows > room:
+        raise InvalidArgument(f"{num_rows} rows have arrived, and there is room for {room}")
     wide = torch.empty((room, *x.shape[1:]), dtype=x.dtype, device=x.device)
-    wide[: len(x)] = x
+    wide[:num_rows] = x
     return wide
