@@ -77,6 +77,45 @@ def test_dispatch_brings_rows_and_combine_sums_them() -> None:
     run_threads(body, RANKS)
 
 
+def test_many_payloads_and_calls_after_wrong_ones() -> None:
+    def body(group: moebius.Group) -> None:
+        x, ids, _ = tokens_of(group.rank)
+        transport = moebius.HighThroughput(group, EXPERTS)
+        payloads = [x * factor for factor in range(7)]
+        for _ in range(3):
+            with pytest.raises(moebius.InvalidArgument, match="the arguments are"):
+                transport.dispatch(payloads, ids, capacity="many")  # type: ignore[arg-type]
+            with pytest.raises(moebius.InvalidArgument):
+                transport.dispatch([*payloads, object()], ids)  # type: ignore[list-item]
+            rows = transport.dispatch(payloads, ids)
+            for factor, found in enumerate(rows.payloads):
+                np.testing.assert_array_equal(found, rows.payloads[1] * factor)
+        low = moebius.LowLatency(group, EXPERTS, hidden=HIDDEN, topk=TOPK, max_tokens=8)
+        with pytest.raises(moebius.InvalidArgument, match="cast is 'fp9', expected one of"):
+            low.dispatch(x, ids, cast="fp9")
+
+    run_threads(body, RANKS)
+
+
+def test_reserved_memory_needs_no_other_rank() -> None:
+    sizes: dict[str, Any] = {"hidden": HIDDEN, "topk": TOPK, "dtype": "f32", "max_tokens": 8}
+    hint = moebius.LowLatency.size_hint(3, EXPERTS, **sizes)
+
+    def body(group: moebius.Group) -> None:
+        transports = moebius.Transports(group)
+        transports.reserve_low_latency(hint + 256)
+        if group.rank == 1:
+            return
+        low = moebius.LowLatency(
+            group, EXPERTS, excludes_missing=True, transports=transports, **sizes
+        )
+        x, ids, _ = tokens_of(group.rank)
+        low.dispatch(x[:4], ids[:4])
+        assert low.dead_ranks == [False, True, False]
+
+    run_threads(body, 3)
+
+
 def test_layouts_cached_routes_and_expert_order() -> None:
     def body(group: moebius.Group) -> None:
         x, ids, _ = tokens_of(group.rank)

@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""The drop-in for deep_ep on GPUs: CUDA graphs, and calls that wait for no GPU.  Where pytest is
+missing, run this file itself."""
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from typing import Any
+
+from helpers import torch
+
+import moebius
+
+REASON = ""
+if torch is None:
+    REASON = "torch is not installed"
+elif not (torch.cuda.is_available() and moebius.is_usable("cuda")):
+    REASON = "there is no GPU that both torch and this build can use"
+try:
+    import pytest
+
+    pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+except ImportError:
+    pass
+
+EXPERTS, TOPK, HIDDEN, TOKENS = 8, 2, 512, 16
+
+
+class Rank:
+    """A process among those that share the GPUs of a machine."""
+
+    def __init__(self, rank: int, size: int, store: str) -> None:
+        from moebius.deep_ep import Buffer
+
+        self.rank, self.size = rank, size
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=size
+        )
+        self.buffer = Buffer(torch.distributed.group.WORLD, low_latency_mode=True)
+        self.x = torch.zeros(TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+        self.ids = torch.zeros(TOKENS, TOPK, dtype=torch.int64, device="cuda")
+        self.weights = torch.zeros(TOKENS, TOPK, device="cuda")
+        self.set_inputs(0)
+
+    def set_inputs(self, seed: int) -> None:
+        """Other values in the same memory."""
+        generator = torch.Generator("cpu").manual_seed(10 * seed + self.rank)
+        self.x.copy_(torch.randn(TOKENS, HIDDEN, generator=generator))
+        weights, ids = torch.rand(TOKENS, EXPERTS, generator=generator).topk(TOPK)
+        self.ids.copy_(ids)
+        self.weights.copy_(weights)
+
+    def barrier(self) -> None:
+        torch.cuda.synchronize()
+        torch.distributed.barrier()
+
+    def record(self, step: Any) -> Any:
+        """A graph of the step, and what the step has given.  The step is called before, since calls
+        make the memory that they need."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            given = step()
+        self.barrier()
+        return graph, given
+
+    def expect_replays(self, step: Any, check: Any) -> None:
+        graph, given = self.record(step)
+        for seed in range(1, 4):
+            self.set_inputs(seed)
+            graph.replay()
+            self.barrier()
+            check(*given)
+            again = step()  # calls outside of the graph are as they were
+            self.barrier()
+            check(*again)
+            check(*given)
+        self.barrier()
+
+    def copies(self) -> Any:
+        """[T, 1]: how many ranks a token goes to."""
+        ranks = self.ids // (EXPERTS // self.size)
+        found = [(ranks == rank).any(1) for rank in range(self.size)]
+        return torch.stack(found, 1).sum(1, keepdim=True)
+
+    def expect_close(self, found: Any, expected: Any, error: float = 1e-2) -> None:
+        difference = torch.linalg.norm(found.double() - expected.double())
+        limit = error * torch.linalg.norm(expected.double())
+        assert difference <= limit, f"sums differ by {difference}, expected at most {limit}"
+
+
+def low_latency_in_a_graph(rank: Rank) -> None:
+    for options in (
+        {"use_fp8": False},
+        {},
+        {"round_scale": True, "use_ue8m0": True},
+        {"use_fp8": False, "return_recv_hook": True},
+        {"use_fp8": False, "async_finish": True},
+    ):
+        ends = {k: v for k, v in options.items() if k in ("return_recv_hook", "async_finish")}
+
+        def end(event: Any, hook: Any) -> None:
+            if hook is not None:
+                hook()
+            elif ends:
+                event.current_stream_wait()
+
+        def step() -> Any:
+            rows, _, handle, event, hook = rank.buffer.low_latency_dispatch(
+                rank.x, rank.ids, TOKENS, EXPERTS, **options
+            )
+            end(event, hook)
+            y = rows
+            if isinstance(rows, tuple):
+                y = torch.zeros(rows[0].shape, dtype=torch.bfloat16, device="cuda")
+                y += rank.x[:1, :1].abs() * 0 + 1
+            sums, event, hook = rank.buffer.low_latency_combine(
+                y, rank.ids, rank.weights, handle, **ends
+            )
+            end(event, hook)
+            return (sums,)
+
+        def check(sums: Any) -> None:
+            shares = rank.weights.sum(1, keepdim=True)
+            is_cast = options.get("use_fp8", True)
+            expected = shares.expand_as(rank.x) if is_cast else rank.x.float() * shares
+            rank.expect_close(sums, expected)
+
+        rank.expect_replays(step, check)
+
+
+def dispatch_with_a_worst_case_in_a_graph(rank: Rank) -> None:
+    def step() -> Any:
+        per_rank, _, per_expert, in_rank, _ = rank.buffer.get_dispatch_layout(rank.ids, EXPERTS)
+        rows, ids, weights, counts, handle, _ = rank.buffer.dispatch(
+            rank.x,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=rank.ids,
+            topk_weights=rank.weights,
+            num_worst_tokens=TOKENS * rank.size,
+        )
+        assert counts == []
+        again = rank.buffer.dispatch(rank.x, handle)[0]
+        sums, summed, _ = rank.buffer.combine(rows, handle, topk_weights=weights)
+        return sums, summed, ids, per_rank, again
+
+    def check(sums: Any, summed: Any, ids: Any, per_rank: Any, again: Any) -> None:
+        rank.expect_close(sums, rank.x.float() * rank.copies())
+        rank.expect_close(summed, rank.weights, 1e-6)
+        assert len(ids) == len(again) == TOKENS * rank.size
+        expected = [
+            int((rank.ids // (EXPERTS // rank.size) == peer).any(1).sum())
+            for peer in range(rank.size)
+        ]
+        assert per_rank.tolist() == expected
+
+    rank.expect_replays(step, check)
+
+
+def elastic_dispatch_in_a_graph(rank: Rank) -> None:
+    from moebius.deep_ep import ElasticBuffer
+
+    group = torch.distributed.group.WORLD
+    elastic = ElasticBuffer(group, num_max_tokens_per_rank=TOKENS, num_topk=TOPK)
+
+    def step() -> Any:
+        rows, _, weights, handle, _ = elastic.dispatch(
+            rank.x, rank.ids, rank.weights, num_experts=EXPERTS, do_cpu_sync=False
+        )
+        sums, summed, _ = elastic.combine(rows, handle, topk_weights=weights)
+        return sums, summed
+
+    def check(sums: Any, summed: Any) -> None:
+        rank.expect_close(sums, rank.x.float() * rank.copies())
+        rank.expect_close(summed, rank.weights, 1e-6)
+
+    rank.expect_replays(step, check)
+    elastic.destroy()
+
+
+def an_event_of_the_wait(rank: Rank) -> None:
+    """Calls return while the GPU is still busy with what came before."""
+    buffer = rank.buffer
+    calls = {
+        "get_dispatch_layout": lambda: buffer.get_dispatch_layout(rank.ids, EXPERTS),
+        "low_latency_dispatch": lambda: buffer.low_latency_dispatch(
+            rank.x, rank.ids, TOKENS, EXPERTS
+        ),
+        "dispatch with num_worst_tokens": lambda: buffer.dispatch(
+            rank.x,
+            is_token_in_rank=layout[3],
+            num_tokens_per_expert=layout[2],
+            topk_idx=rank.ids,
+            num_worst_tokens=TOKENS * rank.size,
+        ),
+        "combine": lambda: buffer.combine(rows, handle),
+    }
+    layout = calls["get_dispatch_layout"]()
+    rows, *_, handle, _ = calls["dispatch with num_worst_tokens"]()
+    for name, call in calls.items():
+        call()
+        rank.barrier()
+        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        after = torch.cuda.Event()
+        after.record()
+        kept = call()
+        assert not after.query(), f"{name} has waited for the GPU"
+        rank.barrier()
+        del kept
+
+
+BODIES = {
+    body.__name__: body
+    for body in (
+        low_latency_in_a_graph,
+        dispatch_with_a_worst_case_in_a_graph,
+        elastic_dispatch_in_a_graph,
+        an_event_of_the_wait,
+    )
+}
+
+
+def _run(rank: int, size: int, store: str, name: str) -> None:
+    try:
+        state = Rank(rank, size, store)
+        BODIES[name](state)
+        state.barrier()
+        state.buffer.destroy()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # the others are waiting, and learn of it
+
+
+def run(name: str, size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (size, os.path.join(folder, "store"), name)
+        torch.multiprocessing.spawn(_run, arguments, nprocs=size)
+
+
+def test_low_latency_in_a_graph() -> None:
+    run("low_latency_in_a_graph", 2)
+
+
+def test_dispatch_with_a_worst_case_in_a_graph() -> None:
+    run("dispatch_with_a_worst_case_in_a_graph", 2)
+
+
+def test_elastic_dispatch_in_a_graph() -> None:
+    run("elastic_dispatch_in_a_graph", 2)
+
+
+def test_calls_wait_for_no_gpu() -> None:
+    run("an_event_of_the_wait", 2)
+
+
+if __name__ == "__main__":
+    if REASON:
+        print(f"skipped: {REASON}")
+        sys.exit(77)
+    failed = []
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            try:
+                test()
+                print(f"passed {name}", flush=True)
+            except Exception as error:
+                failed.append(name)
+                print(f"failed {name}: {str(error).strip().splitlines()[-1]}", flush=True)
+    sys.exit(f"failed: {failed}" if failed else 0)
