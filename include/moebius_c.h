@@ -220,6 +220,9 @@ MOEBIUS_C_API moebius_status moebius_stream_wrap_cuda(void* cuda_stream,
                                                       moebius_stream* stream);
 /* Waits until the work of the stream is done. */
 MOEBIUS_C_API moebius_status moebius_stream_synchronize(moebius_stream stream);
+/* The number of the capture of a CUDA graph that the stream is in, which no other capture of the
+ * process has; 0 for none, and on the CPU. */
+MOEBIUS_C_API moebius_status moebius_stream_capture_id(moebius_stream stream, uint64_t* id);
 /* Objects that were made with the stream keep it as long as they need it. */
 MOEBIUS_C_API moebius_status moebius_stream_destroy(moebius_stream stream);
 
@@ -683,11 +686,8 @@ MOEBIUS_C_API moebius_status moebius_result_array(moebius_result result,
                                                   moebius_array* array);
 /* The same as a DLManagedTensor of DLPack, in one call for moebius_result_array,
  * moebius_array_record_stream and moebius_array_to_dlpack; NULL where there is no array. */
-MOEBIUS_C_API moebius_status moebius_result_dlpack(moebius_result result,
-                                                   const char* name,
-                                                   int32_t index,
-                                                   moebius_stream stream,
-                                                   void** managed);
+MOEBIUS_C_API moebius_status moebius_result_dlpack(
+    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed);
 /* Makes the stream wait until the result is complete; a CPU stream waits in the call.  Needed after
  * calls with is_async, and by other streams. */
 MOEBIUS_C_API moebius_status moebius_result_wait(moebius_result result, moebius_stream stream);

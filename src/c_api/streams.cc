@@ -4,6 +4,7 @@
 
 #include "c_api/convert.h"
 #include "c_api/status.h"
+#include "core/cuda/runtime.h"
 
 namespace moebius::c_api {
 
@@ -41,6 +42,15 @@ moebius_status moebius_stream_wrap_cuda(void* cuda_stream, int32_t index, moebiu
 
 moebius_status moebius_stream_synchronize(moebius_stream stream) {
   return guarded([&] { read_stream(stream).synchronize(); });
+}
+
+moebius_status moebius_stream_capture_id(moebius_stream stream, uint64_t* id) {
+  return guarded([&] {
+    uint64_t& place = expect_out(id, "id");
+    const Stream on = read_stream(stream);
+    const Device device = on.device();
+    place = device.is_cuda() ? cuda::capture_id(on.native_handle(), device.index) : 0;
+  });
 }
 
 moebius_status moebius_stream_destroy(moebius_stream stream) {

@@ -27,6 +27,10 @@ static void check_streams(void) {
   CHECK_OK(moebius_stream_cpu(2, &stream));
   CHECK_OK(moebius_stream_synchronize(stream));
   CHECK_OK(moebius_stream_synchronize(NULL));
+  uint64_t capture = 1;
+  CHECK_OK(moebius_stream_capture_id(stream, &capture));
+  CHECK_EQ(capture, 0);
+  CHECK_INVALID(moebius_stream_capture_id(stream, NULL));
   CHECK_INVALID(moebius_stream_cpu(-1, &untouched));
   CHECK_INVALID(moebius_stream_cpu(0, NULL));
   CHECK_INVALID(moebius_stream_cuda(-1, &untouched));
@@ -46,6 +50,7 @@ static void check_streams(void) {
   CHECK_OK(moebius_stream_destroy(stream));
   CHECK_INVALID(moebius_stream_destroy(stream));
   CHECK_INVALID(moebius_stream_synchronize(stream));
+  CHECK_INVALID(moebius_stream_capture_id(stream, &capture));
   CHECK_OK(moebius_stream_destroy(NULL));
 }
 

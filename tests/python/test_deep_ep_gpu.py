@@ -190,7 +190,39 @@ def elastic_dispatch_in_a_graph(rank: Rank) -> None:
     elastic.destroy()
 
 
-def an_event_of_the_wait(rank: Rank) -> None:
+def two_graphs_in_a_row(rank: Rank) -> None:
+    """Asynchronous calls are ordered within a capture, and not by events of the one before."""
+
+    def step() -> Any:
+        rows, _, handle, event, _ = rank.buffer.low_latency_dispatch(
+            rank.x, rank.ids, TOKENS, EXPERTS, use_fp8=False, async_finish=True
+        )
+        event.current_stream_wait()
+        sums, event, _ = rank.buffer.low_latency_combine(
+            rows, rank.ids, rank.weights, handle, async_finish=True
+        )
+        event.current_stream_wait()
+        return sums
+
+    step()
+    rank.barrier()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    found = []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            found.append(step())
+    rank.barrier()
+    for seed in range(1, 4):
+        rank.set_inputs(seed)
+        for graph in graphs:
+            graph.replay()
+        rank.barrier()
+        for sums in found:
+            rank.expect_close(sums, rank.x.float() * rank.weights.sum(1, keepdim=True))
+    rank.barrier()
+
+
+def calls_that_wait_for_no_gpu(rank: Rank) -> None:
     """Calls return while the GPU is still busy with what came before."""
     buffer = rank.buffer
     calls = {
@@ -227,7 +259,8 @@ BODIES = {
         low_latency_in_a_graph,
         dispatch_with_a_worst_case_in_a_graph,
         elastic_dispatch_in_a_graph,
-        an_event_of_the_wait,
+        two_graphs_in_a_row,
+        calls_that_wait_for_no_gpu,
     )
 }
 
@@ -262,8 +295,12 @@ def test_elastic_dispatch_in_a_graph() -> None:
     run("elastic_dispatch_in_a_graph", 2)
 
 
+def test_two_graphs_in_a_row() -> None:
+    run("two_graphs_in_a_row", 2)
+
+
 def test_calls_wait_for_no_gpu() -> None:
-    run("an_event_of_the_wait", 2)
+    run("calls_that_wait_for_no_gpu", 2)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tensors import named_stream
+from ..tensors import capture_of, named_stream
 from .events import EventHandle, EventOverlap, cuda_event_of
 from .tensors import cuda
 
@@ -39,7 +39,7 @@ class _Lane:
     def __init__(self, device: Any) -> None:
         self.stream: Any = cuda.Stream(device)
         self.last: Any = None
-        self.last_is_captured = False
+        self.last_capture = 0
 
 
 class CommStreams:
@@ -59,12 +59,12 @@ class CommStreams:
 
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
-        if not is_async and previous_event is None and not self._lanes:
+        previous = cuda_event_of(previous_event)
+        if not is_async and previous is None and not self._lanes:
             return _PLAIN
         if device.type == "cpu":
             return Turn(None, is_async)
         current = stream = cuda.current_stream(device)
-        previous = cuda_event_of(previous_event)
         if is_async:
             if previous is None or device not in self._lanes:
                 self.on(device).wait_stream(current)
@@ -72,10 +72,9 @@ class CommStreams:
         if previous is not None:
             stream.wait_event(previous)
         lane = self._lanes.get(device)
-        # An event of a graph that is recorded has no meaning outside of the recording.
-        if lane is not None and lane.last_is_captured == _is_captured():
-            if lane.last is not None:
-                stream.wait_event(lane.last)
+        # An event of a capture has no meaning outside of it, nor has one from outside in a capture.
+        if lane is not None and lane.last is not None and lane.last_capture == capture_of(stream):
+            stream.wait_event(lane.last)
         return Turn(stream, is_async)
 
     def end(
@@ -89,7 +88,7 @@ class CommStreams:
             if lane is not None:
                 event = lane.last = cuda.Event()
                 event.record(turn.stream)
-                lane.last_is_captured = _is_captured()
+                lane.last_capture = capture_of(turn.stream)
             if turn.is_async:
                 _record(tensors, turn.stream)
                 _record(made, cuda.current_stream(turn.stream.device))
@@ -100,7 +99,3 @@ def _record(tensors: tuple[Any, ...], stream: Any) -> None:
     for tensor in tensors:
         if tensor is not None:
             tensor.record_stream(stream)
-
-
-def _is_captured() -> bool:
-    return bool(cuda.is_current_stream_capturing())
