@@ -253,8 +253,8 @@ class HighThroughput {
   // any number of results and handles may be alive.  On the GPUs of one node there are 64 banks:
   // when the rank with most live results needs another one, all ranks throw InvalidArgument; a
   // handle keeps the bank of its result until it goes.  A launch of a Graph writes where its
-  // recording did, whoever uses that memory by then: keep the recorded outputs and the handle as
-  // long as the Graph is launched.
+  // recording did.  That memory goes to recorded calls only, which share it when outputs and
+  // handles are gone: keep the recorded outputs that are read after a launch.
   //
   // On CUDA a call is enqueued, and its outputs are complete when their event is.  A host waits for
   // the counts of rows only: in dispatch, in the hook of dispatch_async, or in the next call of the
