@@ -222,8 +222,9 @@ class LowLatencyCalls:
         result = before.transport.dispatch(rows, ids, max_tokens=handle[2], stream=stream)
         route = handle.route = LowLatencyRoute(before.transport, result=result)
         banks.add(route)
-        if any(before.transport.dead_ranks) and not torch.equal(handle[1], result.source_ranges):
-            x = _moved(x, handle[1], result.source_ranges)
+        if self.enable_shrink or any(before.transport.dead_ranks):
+            if not torch.equal(handle[1], result.source_ranges):
+                x = _moved(x, handle[1], result.source_ranges)
         before.close()
         return result, x
 
