@@ -8,6 +8,7 @@
 
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/activation/activation_codes.h"
+#include "moebius/quantize.h"
 #include "tests/experts/grouped_gemm_problem.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
@@ -38,18 +39,19 @@ void check_activated(const GemmProblem& p, uint32_t seed, bool power_of_two_scal
       p.max_rows > 0
           ? RowGroups::batched(gemm.group_counts.data<int32_t>(), p.max_rows, p.num_groups())
           : RowGroups::sorted(gemm.group_offsets.data<int32_t>(), p.num_groups());
-  const bool is_fp8 = p.dtype == DType::kF8E4M3;
-  const auto room = [&](int64_t columns, DType dtype) {
-    return poisoned({p.num_rows(), columns}, dtype, stream);
+  const bool has_codes = p.dtype == DType::kF8E4M3 && p.scale_block > 0;
+  const DType dtype = has_codes ? DType::kF8E4M3 : DType::kBF16;
+  const auto room = [&](int64_t columns, DType of) {
+    return poisoned({p.num_rows(), columns}, of, stream);
   };
   const int64_t width = p.n / 2;
   RowOperand expected;
-  expected.values = room(width, p.dtype);
+  expected.values = room(width, dtype);
   QuantizeSpec spec;
   spec.group = {1, kScaleBlock};
   spec.power_of_two_scale = power_of_two_scale;
   const Tensor in = gemm.out.view({p.num_rows(), p.n});
-  if (is_fp8) {
+  if (has_codes) {
     expected.block = kScaleBlock;
     expected.scale = room(width / kScaleBlock, DType::kF32);
     activate_to_codes({}, spec, rows, in, expected, stream);
@@ -67,14 +69,14 @@ void check_activated(const GemmProblem& p, uint32_t seed, bool power_of_two_scal
     gemm.activates = true;
     gemm.power_of_two_scale = power_of_two_scale;
     for (const bool draws : {false, true}) {
-      gemm.out = room(width, p.dtype);
-      gemm.out_scale = is_fp8 ? room(width / kScaleBlock, DType::kF32) : Tensor{};
+      gemm.out = room(width, dtype);
+      gemm.out_scale = has_codes ? room(width / kScaleBlock, DType::kF32) : Tensor{};
       gemm.next_item = draws ? next_item : Tensor{};
       const Support support = sm90_grouped_gemm_supports(gemm);
       ASSERT_TRUE(support) << support.reason;
       sm90_grouped_gemm(gemm, stream);
       expect_same_bytes(expected.values, gemm.out, p, stream);
-      if (is_fp8) {
+      if (has_codes) {
         expect_same_bytes(expected.scale, gemm.out_scale, p, stream);
       }
     }
@@ -104,10 +106,63 @@ TEST_F(ActivatedGemmTest, ActivatesAsAKernelOfItsOwn) {
   }
 }
 
+// Expects the codes that quantizing the activated rows in bf16 gives.
+void check_static_codes(const GemmProblem& p, uint32_t seed, bool is_per_group) {
+  const Stream stream = Stream::cuda(0);
+  const GroupedGemm host = make_operands(p, seed);
+  GroupedGemm gemm = on_gpu(host, stream);
+  gemm.activates = true;
+  const int64_t width = p.n / 2;
+  gemm.out = poisoned({p.num_rows(), width}, DType::kBF16, stream);
+  sm90_grouped_gemm(gemm, stream);
+  const Tensor activated = to_device(gemm.out, Device::cpu(), stream);
+  const Tensor scale =
+      random_uniform({is_per_group ? p.num_groups() : 1}, DType::kF32, seed + 7, 1e-2f, 0.5f);
+  gemm.out = poisoned({p.num_rows(), width}, DType::kF8E4M3, stream);
+  gemm.out_scale = to_device(scale, stream.device(), stream);
+  const Support support = sm90_grouped_gemm_supports(gemm);
+  ASSERT_TRUE(support) << support.reason;
+  sm90_grouped_gemm(gemm, stream);
+  const Tensor expected =
+      to_device(poisoned({p.num_rows(), width}, DType::kF8E4M3, stream), Device::cpu(), stream);
+  stream.synchronize();
+  QuantizeSpec spec;
+  spec.group = GroupShape::per_tensor();
+  for (int64_t g = 0; g < p.num_groups(); ++g) {
+    const int64_t begin = p.first_row(g);
+    const int64_t end = begin + p.rows[static_cast<size_t>(g)];
+    if (begin == end) {
+      continue;
+    }
+    Quantized codes = allocate_quantized(spec, end - begin, width);
+    quantize(activated.slice(begin, end), spec, codes, Stream::cpu(),
+             is_per_group ? scale.slice(g, g + 1) : scale);
+    copy(codes.values, expected.slice(begin, end), Stream::cpu());
+  }
+  expect_same_bytes(to_device(expected, stream.device(), stream), gemm.out, p, stream);
+}
+
+TEST_F(ActivatedGemmTest, CodesMayHaveAGivenScale) {
+  uint32_t seed = 9000;
+  for (const bool is_per_group : {false, true}) {
+    const auto check = [&](GemmProblem p) {
+      p.dtype = DType::kF8E4M3;
+      check_static_codes(p, seed += 10, is_per_group);
+    };
+    for (const int rows : {1, 33, 64, 65, 129}) {
+      check({.n = 512, .k = 256, .rows = {rows}});
+    }
+    check({.n = 768, .k = 576, .rows = {0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, .spare_rows = 37});
+    check({.n = 256, .k = 320, .rows = {0, 5, 200, 33, 150}, .max_rows = 200});
+  }
+}
+
 TEST_F(ActivatedGemmTest, WhatItCannotActivateIsRefused) {
   const Stream stream = Stream::cuda(0);
-  const auto refusal = [&](DType dtype, DType out, int64_t n) {
-    GroupedGemm gemm = on_gpu(make_operands({dtype, out, n, 128, {4}}, 1), stream);
+  const auto refusal = [&](DType dtype, DType out, int64_t n, int64_t scale_block = 0) {
+    GemmProblem p{dtype, out, n, 128, {4}};
+    p.scale_block = scale_block;
+    GroupedGemm gemm = on_gpu(make_operands(p, 1), stream);
     gemm.activates = true;
     return sm90_grouped_gemm_supports(gemm).reason;
   };
@@ -116,7 +171,10 @@ TEST_F(ActivatedGemmTest, WhatItCannotActivateIsRefused) {
             "N 384 is not a multiple of 256, as gate and up have to be");
   EXPECT_EQ(refusal(DType::kBF16, DType::kF32, 256), "activated out is f32, of a in bf16");
   EXPECT_EQ(refusal(DType::kBF16, DType::kF8E4M3, 256), "activated out is f8e4m3, of a in bf16");
-  EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256), "activated out is bf16, of a in f8e4m3");
+  EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256), "");
+  EXPECT_EQ(refusal(DType::kF8E4M3, DType::kF8E4M3, 256), "");
+  EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256, kScaleBlock),
+            "activated out is bf16, of a in f8e4m3");
 }
 
 }  // namespace

@@ -67,9 +67,10 @@ class ArrivingRowsTest : public HopperTest {
   Stream other_ = Stream::cpu();
 };
 
-GemmProblem problem(DType dtype) {
+GemmProblem problem(DType dtype, int64_t scale_block = 0) {
   GemmProblem p;
   p.dtype = dtype;
+  p.scale_block = scale_block;
   p.n = 512;
   p.k = 256;
   p.rows = {130, 0, 64, 200, 5, 128, 77};
@@ -99,7 +100,7 @@ GroupedGemm arrived(const GemmProblem& p, const GroupedGemm& host, int wave) {
 TEST_F(ArrivingRowsTest, TilesAwaitTheirRows) {
   for (const DType dtype : kGemmFormats) {
     for (const int num_sms : {2, 16}) {
-      const GemmProblem p = problem(dtype);
+      const GemmProblem p = problem(dtype, num_sms == 2 ? 0 : kScaleBlock);
       const GroupedGemm host = scattered(make_operands(p, 3), 4);
       const Tensor expected = run_on_gpu(host, stream_);
 

@@ -51,8 +51,12 @@ std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t ro
 }
 
 std::vector<double> scaled_weights(const GemmProblem& p, const GroupedGemm& host) {
-  if (p.scale_block == 0) {
-    return scaled(host.b, host.b_scale, kScaleBlock, p.k);
+  if (p.scale_block == 0 || p.dtype == DType::kF8E4M3) {
+    std::vector<double> values = scaled(host.b, host.b_scale, kScaleBlock, p.k);
+    for (int64_t i = 0; host.column_scale && i < host.b.numel(); ++i) {
+      values[static_cast<size_t>(i)] *= static_cast<double>(get_float(host.column_scale, i / p.k));
+    }
+    return values;
   }
   std::vector<double> values = widened(host.b);
   for (int64_t i = 0; i < host.b.numel(); ++i) {
@@ -218,6 +222,7 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
     split.a_scale = one.a_scale;
     repeat(split.b, one.b);
     repeat(split.b_scale, one.b_scale);
+    repeat(split.column_scale, one.column_scale);
     repeat(split.bias, one.bias);
     const Tensor out = run_on_gpu(split, Stream::cuda(0));
     int64_t differing = 0;
@@ -240,7 +245,8 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   uint32_t seed = 6000;
   for (const DType dtype : kGemmFormats) {
     for (const int64_t n : {576, 1024}) {
-      const GemmProblem p{dtype, DType::kBF16, n, 384, {0, 5, 300, 64, 129, 0, 200}, 0, 3, true};
+      GemmProblem p{dtype, DType::kBF16, n, 384, {0, 5, 300, 64, 129, 0, 200}, 0, 3, true};
+      p.scale_block = n == 576 ? 0 : kScaleBlock;
       const GroupedGemm host = make_operands(p, seed += 10);
       const Tensor whole = run_on_gpu(host, stream);
       GroupedGemm gemm = on_gpu(host, stream);
@@ -261,6 +267,67 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
       EXPECT_FALSE(sm90_grouped_gemm_supports(gemm));
     }
   }
+}
+
+// Scales of rows and columns of f8e4m3 may be shared by all rows or columns, and those of columns
+// may be in 16 bits.
+TEST_F(Sm90GroupedGemmTest, Fp8ByRowsAndColumns) {
+  const Stream stream = Stream::cuda(0);
+  const std::vector<GemmProblem> problems = {
+      {.out = DType::kBF16, .n = 320, .k = 576, .rows = {0, 5, 200, 33, 150}, .spare_rows = 3},
+      {.out = DType::kF32, .n = 512, .k = 320, .rows = {31, 64, 65, 1, 0, 257}, .has_bias = true},
+      {.out = DType::kBF16, .n = 448, .k = 192, .rows = {5, 0, 200, 40}, .max_rows = 200},
+  };
+  uint32_t seed = 8000;
+  for (GemmProblem p : problems) {
+    p.dtype = DType::kF8E4M3;
+    GroupedGemm host = make_operands(p, seed += 20);
+    const Tensor of_rows = host.a_scale;
+    const int64_t groups = p.num_groups();
+    for (const Shape& scales : {of_rows.shape(), Shape{groups, 1, 1}, Shape{1, 1}}) {
+      for (const int64_t columns : {p.n, int64_t{1}}) {
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+          host.a_scale = random_uniform(scales, DType::kF32, ++seed, 1e-3f, 4e-3f);
+          host.column_scale = random_uniform({groups, columns}, dtype, ++seed, 1e-3f, 4e-3f);
+          const Tensor out = run_on_gpu(host, stream);
+          // The same scales, each told for every row and column.
+          GroupedGemm told = host;
+          told.a_scale = of_rows.clone();
+          told.column_scale = Tensor::empty({groups, p.n}, DType::kF32);
+          for (int64_t g = 0; g < groups; ++g) {
+            for (int64_t n = 0; n < p.n; ++n) {
+              told.column_scale.data<float>()[g * p.n + n] =
+                  get_float(host.column_scale, g * columns + n % columns);
+            }
+            for (int64_t i = 0; i < p.rows[static_cast<size_t>(g)]; ++i) {
+              const int64_t row = p.first_row(g) + i;
+              const int64_t at = host.a_scale.numel() == of_rows.numel() ? row
+                                 : host.a_scale.numel() > 1              ? g
+                                                                         : 0;
+              told.a_scale.data<float>()[row] = host.a_scale.data<float>()[at];
+            }
+          }
+          expect_products(p, told, out);
+          const Tensor again = run_on_gpu(told, stream);
+          EXPECT_EQ(std::memcmp(again.raw(), out.raw(), static_cast<size_t>(out.nbytes())), 0)
+              << to_string(p) << ": " << to_string(scales) << ", " << columns << " columns in "
+              << name(dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, OperandsWithoutTheirScalesAreRefused) {
+  const Stream stream = Stream::cuda(0);
+  GroupedGemm gemm =
+      on_gpu(make_operands({DType::kF8E4M3, DType::kBF16, 128, 128, {4}}, 1), stream);
+  EXPECT_TRUE(sm90_grouped_gemm_supports(gemm));
+  const Tensor columns = gemm.column_scale;
+  gemm.column_scale = {};
+  EXPECT_EQ(sm90_grouped_gemm_supports(gemm).reason, "f8e4m3 without scales of a or of b");
+  gemm.column_scale = Tensor::borrow(columns.raw(), columns.shape(), DType::kU8, stream.device());
+  EXPECT_EQ(sm90_grouped_gemm_supports(gemm).reason, "scales of columns in u8, of a in f8e4m3");
 }
 
 // Sums are exact, so every element is known to the bit.

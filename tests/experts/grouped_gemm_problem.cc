@@ -29,7 +29,8 @@ std::string to_string(const GemmProblem& p) {
 }
 
 std::vector<int64_t> scale_blocks(DType dtype) {
-  return dtype == DType::kBF16 ? std::vector<int64_t>{0, 128, 96} : std::vector<int64_t>{0};
+  return dtype == DType::kBF16 ? std::vector<int64_t>{0, 128, 96}
+                               : std::vector<int64_t>{0, kScaleBlock};
 }
 
 Tensor ints(const std::vector<int>& values) {
@@ -49,11 +50,14 @@ GroupedGemm make_operands(const GemmProblem& p, uint32_t seed) {
   gemm.a = random_uniform(rows_by(p.k), p.dtype, seed, -limit, limit);
   gemm.b = random_uniform({groups, p.n, p.k}, p.dtype, seed + 1, -limit, limit);
   if (is_fp8) {
-    gemm.a_scale = random_uniform(rows_by(blocks_of(p.k)), DType::kF32, seed + 2, 1e-3f, 4e-3f);
-    gemm.b_scale = random_uniform({groups, blocks_of(p.n), blocks_of(p.k)}, DType::kF32, seed + 3,
+    const bool has_blocks = p.scale_block > 0;
+    gemm.a_scale = random_uniform(rows_by(has_blocks ? blocks_of(p.k) : 1), DType::kF32, seed + 2,
                                   1e-3f, 4e-3f);
-  }
-  if (p.scale_block > 0) {
+    const Shape columns =
+        has_blocks ? Shape{groups, blocks_of(p.n), blocks_of(p.k)} : Shape{groups, p.n};
+    (has_blocks ? gemm.b_scale : gemm.column_scale) =
+        random_uniform(columns, DType::kF32, seed + 3, 1e-3f, 4e-3f);
+  } else if (p.scale_block > 0) {
     gemm.scale_block = p.scale_block;
     gemm.b_scale = random_uniform({groups, (p.k + p.scale_block - 1) / p.scale_block, p.n},
                                   DType::kF32, seed + 3, 0.5f, 2.0f);

@@ -25,7 +25,8 @@ struct GemmProblem {
   int64_t max_rows = 0;    // 0: groups follow one another
   int64_t spare_rows = 0;  // rows of no group, at the end
   bool has_bias = false;
-  int64_t scale_block = 0;  // bf16: see GroupedGemm; 0: no b_scale
+  // See GroupedGemm; 0: no b_scale.  That of f8e4m3 has blocks of kScaleBlock.
+  int64_t scale_block = 0;
 
   int64_t num_groups() const { return static_cast<int64_t>(rows.size()); }
   int64_t num_rows() const {
@@ -41,7 +42,7 @@ struct GemmProblem {
 std::string to_string(const GemmProblem& p);
 
 // The values of scale_block to test for a dtype: none, blocks that end with a stage of the kernel,
-// and blocks that end within one.
+// and for bf16 blocks that end within one.
 std::vector<int64_t> scale_blocks(DType dtype);
 
 Tensor ints(const std::vector<int>& values);

@@ -24,15 +24,16 @@ struct GroupedGemm {
   // first_expert + g.
   RowArrivals::Signals arrivals;
   int64_t first_expert = 0;
-  // f32.  For f8e4m3 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  For other dtypes [M, 1]
-  // or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
+  // f32.  For f8e4m3 with b_scale [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Otherwise
+  // [M, 1] or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
-  // f32.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)].  For bf16, optional, [G, ceil(K / block),
-  // N]: sums of a block are multiplied by it and added up in f32.
+  // f32, optional.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)], for bf16 [G, ceil(K / block), N]:
+  // sums of a block are multiplied by it and added up in f32.
   Tensor b_scale;
   int64_t scale_block = 0;  // the block of b_scale of bf16, a multiple of 32
-  // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  Optional but for int8.
+  // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  int8 has it, and f8e4m3
+  // without b_scale, whose scales may be in bf16 or f16, too.
   Tensor column_scale;
   Tensor bias;  // f32 [G, N], added after that; optional
   // Exactly one of these two is given, i32.
@@ -40,9 +41,9 @@ struct GroupedGemm {
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
   Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
   // Columns [0, N / 2) are gate and the others up, each rounded to bf16.  out [.., N / 2] is their
-  // activation, silu(gate) times up, as activate() computes it.  It is bf16, or for f8e4m3 operands
-  // f8e4m3, quantized in groups of 128 as QuantizeSpec says, with scales f32 [.., N / 256].  N is a
-  // multiple of 256.
+  // activation, silu(gate) times up, as activate() computes it.  It is bf16, or f8e4m3 for f8e4m3
+  // operands: with b_scale quantized in groups of 128 as QuantizeSpec says, with scales f32 [..,
+  // N / 256], and without by scales that are given, f32 [G] or [1].  N is a multiple of 256.
   bool activates = false;
   Tensor out_scale;
   bool power_of_two_scale = false;  // see QuantizeSpec, for out_scale
@@ -59,8 +60,8 @@ struct GroupedGemm {
   Tensor next_item;
 };
 
-// The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales, and
-// int8, whose sums are exact.  N and K are multiples of 64.
+// The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
+// added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the grouped GEMM's kernel stores rows where it activates: silu(gate) * up of the 128 columns
-// of either box, for f8e4m3 quantized with the scale of those 128.  The result has the bits of
-// activate() or activate_to_codes() of the sums rounded to bf16.
+// of either box.  For f8e4m3 by blocks they are quantized with the scale of those 128, and for
+// other f8e4m3 with a given scale.  The result has the bits of activate() or activate_to_codes() of
+// the sums rounded to bf16, or of RowCoder::encode() after activate().
 #pragma once
 
 #include "experts/cuda/activation/activation.cuh"
@@ -26,6 +27,23 @@ __device__ __forceinline__ uint32_t codes_of_four(uint2 four, const quant::devic
   const float2 high = widen_pair(BFloat16{}, four.y);
   const float x[4] = {low.x, low.y, high.x, high.y};
   return static_cast<uint32_t>(quant::device::encode_narrow_e4m3(x, factor));
+}
+
+// The reciprocal of the scale that codes of a tile's group are given.
+__device__ __forceinline__ float given_factor(const Args& args, const Work& work) {
+  return 1.0f / args.out_scale[work.group * args.out_scale_step];
+}
+// The codes of quant::Encode::kE4M3Multiply.
+template <int kCount>
+__device__ __forceinline__ uint64_t codes_by_factor(const float (&x)[kCount], float factor) {
+  uint64_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    const uint32_t pair = quant::device::e4m3_pair(fminf(x[i] * factor, kE4M3Max),
+                                                   fminf(x[i + 1] * factor, kE4M3Max));
+    codes |= static_cast<uint64_t>(pair) << (8 * i);
+  }
+  return codes;
 }
 
 // The largest magnitude of four bf16; NaN is passed over.
@@ -70,7 +88,11 @@ __device__ __forceinline__ void store_activated(const Args& args,
     }
   }
   [[maybe_unused]] quant::GroupCode codes[2];
-  if constexpr (Config::kQuantizes) {
+  [[maybe_unused]] float given = 0.0f;
+  if constexpr (Config::kQuantizes && !Config::kFindsScales) {
+    given = given_factor(args, work);
+  }
+  if constexpr (Config::kFindsScales) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = 0.0f;
@@ -89,17 +111,22 @@ __device__ __forceinline__ void store_activated(const Args& args,
     }
     auto* to = out_at<Config>(args, work.row + row, work.column / 2 + 8 * at.lane);
     if constexpr (Config::kQuantizes) {
-      const auto factor = quant::device::make_factor(codes[half].factor, 0.0f);
-      if (at.lane == 0) {
+      [[maybe_unused]] const auto factor = quant::device::make_factor(codes[half].factor, 0.0f);
+      if (Config::kFindsScales && at.lane == 0) {
         *out_scale_at(args, work.row + row, work) = codes[half].scale;
       }
 #pragma unroll
       for (int block = 0; block < kBoxBlocks; ++block) {
         float eight[kVector];
         widen(values[half][block], eight);
-        quant::device::store_codes(quant::Code::kE4M3,
-                                   reinterpret_cast<uint8_t*>(to + kColumnsInOrder * block),
-                                   quant::device::encode_narrow_e4m3(eight, factor));
+        uint64_t of_eight = 0;
+        if constexpr (Config::kFindsScales) {
+          of_eight = quant::device::encode_narrow_e4m3(eight, factor);
+        } else {
+          of_eight = codes_by_factor(eight, given);
+        }
+        quant::device::store_codes(
+            quant::Code::kE4M3, reinterpret_cast<uint8_t*>(to + kColumnsInOrder * block), of_eight);
       }
     } else {
 #pragma unroll
@@ -136,6 +163,18 @@ __device__ __forceinline__ void store_small_activated(const Args& args,
     for (int j = 0; j < kRows / 8; ++j) {
       if (8 * j + at.quad < work.num_rows) {
         *reinterpret_cast<uint2*>(to + j * step) = fours[j];
+      }
+    }
+  } else if constexpr (!Config::kFindsScales) {
+    const float given = given_factor(args, work);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      if (8 * j + at.quad < work.num_rows) {
+        const float2 low = widen_pair(BFloat16{}, fours[j].x);
+        const float2 high = widen_pair(BFloat16{}, fours[j].y);
+        const float x[4] = {low.x, low.y, high.x, high.y};
+        *reinterpret_cast<uint32_t*>(to + j * step) =
+            static_cast<uint32_t>(codes_by_factor(x, given));
       }
     }
   } else {

@@ -55,31 +55,33 @@ __device__ __forceinline__ void multiply_large(Ring<Config>& ring,
 }
 
 // Holds what a thread needs from a stage of f8e4m3.
+template <typename Config>
 struct Fp8Stage {
   uint32_t a;  // low words of descriptors
   uint32_t b;
-  float a_scale[2];  // of its rows
-  float b_scale[2];  // of either half of the columns
+  float a_scale[2];  // by blocks: of its rows
+  float b_scale[2];  // by blocks: of either half of the columns
 
-  template <typename Config>
   __device__ __forceinline__ Fp8Stage(const Ring<Config>& ring, const Place& at) {
     const int row = at.warpgroup * 64 + at.warp * 16 + at.quad;
     ring.await_full();
     a = ptx::wgmma_descriptor_low(ring.a() + at.warpgroup * 64 * kBlockBytes);
     b = ptx::wgmma_descriptor_low(ring.b());
+    if constexpr (Config::kHasBlockScales) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      a_scale[i] = ring.a_scale(row + 8 * i);
-      b_scale[i] = ring.b_scale(i);
+      for (int i = 0; i < 2; ++i) {
+        a_scale[i] = ring.a_scale(row + 8 * i);
+        b_scale[i] = ring.b_scale(i);
+      }
     }
   }
 };
 
 // Computes the sums of a large tile of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits
-// than f32, so its sums are scaled and added up here.  The two halves of the columns follow one
-// another, for want of registers; meanwhile the other warpgroup has the tensor core.  Why the next
-// stage is looked at while the tensor core works: the work between two products takes longer than
-// the other warpgroup's products, so that less of it should be left.
+// than f32, so its sums are added up here, by blocks also scaled.  The two halves of the columns
+// follow one another, for want of registers; meanwhile the other warpgroup has the tensor core.
+// Why the next stage is looked at while the tensor core works: the work between two products takes
+// longer than the other warpgroup's products, so that less of it should be left.
 template <typename Config>
 __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,
@@ -90,9 +92,9 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
   for (int i = 0; i < kTileColumns / 2; ++i) {
     sums[i] = 0.0f;
   }
-  Fp8Stage next(ring, at);
+  Fp8Stage<Config> next(ring, at);
   for (int block = 0; block < blocks; ++block) {
-    const Fp8Stage stage = next;
+    const Fp8Stage<Config> stage = next;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float products[kScaleBlock / 2];
@@ -104,13 +106,16 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                       step != 0);
       }
       ptx::wgmma_commit();
-      const float scales[2] = {stage.a_scale[0] * stage.b_scale[half],
-                               stage.a_scale[1] * stage.b_scale[half]};
+      [[maybe_unused]] float scales[2];
+      if constexpr (Config::kHasBlockScales) {
+        scales[0] = stage.a_scale[0] * stage.b_scale[half];
+        scales[1] = stage.a_scale[1] * stage.b_scale[half];
+      }
       const int in_use = ring.stage;
       if (half == 1) {
         ring.advance();
         if (block + 1 < blocks) {
-          next = Fp8Stage(ring, at);
+          next = Fp8Stage<Config>(ring, at);
         }
       }
       ptx::wgmma_wait<0>();
@@ -121,7 +126,11 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
 #pragma unroll
       for (int i = 0; i < kScaleBlock / 2; ++i) {
         float& sum = sums[half * kScaleBlock / 2 + i];
-        sum = __fmaf_rn(products[i], scales[i / 2 % 2], sum);
+        if constexpr (Config::kHasBlockScales) {
+          sum = __fmaf_rn(products[i], scales[i / 2 % 2], sum);
+        } else {
+          sum += products[i];
+        }
       }
     }
   }
@@ -144,7 +153,7 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
     ring.await_full();
     [[maybe_unused]] float a_scale[kRows / 4];  // of the rows that are this thread's columns of D
     [[maybe_unused]] float b_scale[2];
-    if constexpr (Config::kIsFp8) {
+    if constexpr (Config::kHasBlockScales) {
 #pragma unroll
       for (int i = 0; i < kRows / 4; ++i) {
         a_scale[i] = ring.a_scale(8 * (i / 2) + 2 * at.lane + i % 2);
@@ -174,8 +183,12 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
-          sums[half][i] = __fmaf_rn(products[half][i], a_scale[i / 4 * 2 + i % 2] * b_scale[half],
-                                    sums[half][i]);
+          if constexpr (Config::kHasBlockScales) {
+            sums[half][i] = __fmaf_rn(products[half][i], a_scale[i / 4 * 2 + i % 2] * b_scale[half],
+                                      sums[half][i]);
+          } else {
+            sums[half][i] += products[half][i];
+          }
         }
       }
     } else {
@@ -322,18 +335,23 @@ class Consumer {
 
   __device__ __forceinline__ void large_tile(const Work& work) {
     float sums[kTileColumns / 2];
-    if constexpr (Config::kIsFp8) {
+    if constexpr (Config::kHasBlockScales) {
       multiply_fp8(ring_, blocks_, at_, sums);
+    } else if constexpr (Config::kIsFp8) {
+      // They are requested before the products, since an index may have to be read first.
+      const float scales[2] = {scale_of_row(args_, work, row_in_tile(at_, 0)),
+                               scale_of_row(args_, work, row_in_tile(at_, 1))};
+      multiply_fp8(ring_, blocks_, at_, sums);
+      scale_rows(scales, sums);
     } else {
       multiply_large(ring_, blocks_, at_, sums);
       if (args_.a_scale != nullptr) {
         apply_rows(args_, at_, work, sums);
       }
     }
-    if (args_.column_scale != nullptr) {
-      apply_columns<Config>(args_, args_.column_scale, args_.column_step, at_, work, sums,
-                            Multiply{});
-    }
+    visit_column_scales([&](const auto* scales) {
+      apply_columns<Config>(args_, scales, args_.column_step, at_, work, sums, Multiply{});
+    });
     if (args_.bias != nullptr) {
       apply_columns<Config>(args_, args_.bias, 1, at_, work, sums, Add{});
     }
@@ -342,6 +360,23 @@ class Consumer {
     } else {
       store<Config>(args_, at_, work, sums);
     }
+  }
+
+  // Calls visit with the scales of columns in their type, where there are any.
+  template <typename Visit>
+  __device__ __forceinline__ void visit_column_scales(const Visit& visit) {
+    if (args_.column_scale == nullptr) {
+      return;
+    }
+    if constexpr (Config::kIsFp8 && !Config::kHasBlockScales) {
+      if (args_.column_dtype == DType::kBF16) {
+        return visit(static_cast<const BFloat16*>(args_.column_scale));
+      }
+      if (args_.column_dtype == DType::kF16) {
+        return visit(static_cast<const Float16*>(args_.column_scale));
+      }
+    }
+    visit(static_cast<const float*>(args_.column_scale));
   }
 
   // Computes a tile of kRows rows at most, with D transposed.
@@ -368,13 +403,13 @@ class Consumer {
     } else {
       multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
     }
-    if (!Config::kIsFp8 && args_.a_scale != nullptr) {
+    if (!Config::kHasBlockScales && args_.a_scale != nullptr) {
       apply_small_rows<kRows>(args_, at_, work, sums);
     }
-    if (args_.column_scale != nullptr) {
-      apply_small_columns<Config, kRows>(args_, args_.column_scale, args_.column_step, at_, work,
-                                         sums, Multiply{});
-    }
+    visit_column_scales([&](const auto* scales) {
+      apply_small_columns<Config, kRows>(args_, scales, args_.column_step, at_, work, sums,
+                                         Multiply{});
+    });
     if (args_.bias != nullptr) {
       apply_small_columns<Config, kRows>(args_, args_.bias, 1, at_, work, sums, Add{});
     }

@@ -23,9 +23,9 @@ class ScaleCopies {
   __device__ __forceinline__ void copy(int /*stage*/, int /*block*/) {}
 };
 
-// For f8e4m3: the scales of the rows of a tile, and of its two times 128 columns.
+// For f8e4m3 by blocks: the scales of the rows of a tile, and of its two times 128 columns.
 template <typename Config, int kWarps>
-requires Config::kIsFp8 class ScaleCopies<Config, kWarps> {
+requires Config::kHasBlockScales class ScaleCopies<Config, kWarps> {
  public:
   __device__ __forceinline__ ScaleCopies(const Args& args, Shared<Config>& shared, int index)
       : args_(args), shared_(shared), index_(index) {}

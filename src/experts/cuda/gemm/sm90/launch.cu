@@ -40,6 +40,8 @@ void launch(const Args& args,
         return run(Config<Operands::kScaledBF16, Out>{});
       case Operands::kF8E4M3:
         return run(Config<Operands::kF8E4M3, Out>{});
+      case Operands::kScaledF8E4M3:
+        return run(Config<Operands::kScaledF8E4M3, Out>{});
       case Operands::kInt8:
         return run(Config<Operands::kInt8, Out>{});
     }
@@ -52,9 +54,12 @@ void launch(const Args& args,
     case Result::kActivatedBF16:
       return operands == Operands::kScaledBF16
                  ? run(Config<Operands::kScaledBF16, BFloat16, true>{})
-                 : run(Config<Operands::kBF16, BFloat16, true>{});
+             : operands == Operands::kF8E4M3 ? run(Config<Operands::kF8E4M3, BFloat16, true>{})
+                                             : run(Config<Operands::kBF16, BFloat16, true>{});
     case Result::kActivatedF8E4M3:
-      return run(Config<Operands::kF8E4M3, F8E4M3, true>{});
+      return operands == Operands::kScaledF8E4M3
+                 ? run(Config<Operands::kScaledF8E4M3, F8E4M3, true>{})
+                 : run(Config<Operands::kF8E4M3, F8E4M3, true>{});
   }
 }
 

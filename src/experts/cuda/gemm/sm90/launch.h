@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "experts/cuda/gemm/sm90/schedule.h"
+#include "moebius/dtype.h"
 #include "moebius/row_arrivals.h"
 #include "quant/decoded_room.h"
 
@@ -25,8 +26,8 @@ inline constexpr int kMaxGroups = 1024;
 // Lane l of a quad has columns 2 l + i of every eight in D, see wgmma.cuh.
 inline constexpr int kColumnsInOrder = 32;
 
-// Scaled: b has scales for groups of k.
-enum class Operands : uint8_t { kBF16, kScaledBF16, kF8E4M3, kInt8 };
+// Scaled: scales change along k.  With the others a scale is that of a row or of a column.
+enum class Operands : uint8_t { kBF16, kScaledBF16, kF8E4M3, kScaledF8E4M3, kInt8 };
 
 // With kScaledBF16 a scale is shared by a multiple of this many elements of K.
 inline constexpr int kScaleStep = quant::kDecodedStep;
@@ -46,14 +47,18 @@ struct Args {
   const float* a_scale;  // nullptr: none
   const float* b_scale;
   int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]
-  // But for f8e4m3, row r of group g has scale a_scale[r a_row_step + g a_group_step].
+  // But for kScaledF8E4M3, row r of group g has scale a_scale[r a_row_step + g a_group_step].
   int a_row_step;
   int a_group_step;
-  const float* column_scale;  // nullptr: none
-  int column_step;            // 1: [G, N]; 0: [G]
-  const float* bias;          // nullptr: none
+  const void* column_scale;  // nullptr: none
+  DType column_dtype;        // f32; with kF8E4M3 also bf16 or f16
+  int column_step;           // 1: [G, N]; 0: [G]
+  const float* bias;         // nullptr: none
   void* out;
-  float* out_scale;         // kActivatedF8E4M3: [rows of out, N / 256]
+  // kActivatedF8E4M3: [rows of out, N / 256].  But with kF8E4M3 the codes of group g have scale
+  // out_scale[g out_scale_step], which is given.
+  float* out_scale;
+  int out_scale_step;
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec
   const int32_t* offsets;   // either these or counts; the others are nullptr
   const int32_t* counts;
@@ -76,9 +81,10 @@ struct Args {
 constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
     case Result::kActivatedBF16:
-      return operands == Operands::kBF16 || operands == Operands::kScaledBF16;
+      return operands == Operands::kBF16 || operands == Operands::kScaledBF16 ||
+             operands == Operands::kF8E4M3;
     case Result::kActivatedF8E4M3:
-      return operands == Operands::kF8E4M3;
+      return operands == Operands::kScaledF8E4M3 || operands == Operands::kF8E4M3;
     default:
       return true;
   }

@@ -31,17 +31,19 @@ inline constexpr int kClusterSize = 2;
 
 template <Operands kOperands, typename OutType, bool kActivated = false>
 struct Config {
-  static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3;
+  static constexpr bool kHasBlockScales = kOperands == Operands::kScaledF8E4M3;
+  static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
   static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
-  static constexpr bool kStagesHaveScales = kIsFp8 || kIsScaled;
+  static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;
   static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
+  static constexpr bool kFindsScales = kQuantizes && kHasBlockScales;  // else they are given
   // A row's scale covers the columns of a whole tile, and scales of b are copied for as many
   // columns.
-  static constexpr bool kCutsItems = !kQuantizes && !kIsScaled;
+  static constexpr bool kCutsItems = !kFindsScales && !kIsScaled;
   static constexpr int kStages = 4;
   // The registers of a thread.  At launch all 3 warpgroups have 168.
   static constexpr int kConsumerRegisters = 224;
@@ -86,7 +88,7 @@ struct Plan {
 template <typename Config>
 struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
-  float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
+  float a_scale[Config::kStages][Config::kHasBlockScales ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns
   // For scaled bf16; there are scale_parts() of them in use.
   float column_scale[Config::kStages][2][Config::kIsScaled ? kTileColumns : 4];
@@ -103,8 +105,8 @@ struct Shared {
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
-  // Each warp's largest magnitude of a row, for small tiles whose rows are quantized; used in turn.
-  float row_max[2][Config::kQuantizes ? kSmallRows : 1][kConsumerWarps];
+  // Each warp's largest magnitude of a row, for small tiles whose rows get scales; used in turn.
+  float row_max[2][Config::kFindsScales ? kSmallRows : 1][kConsumerWarps];
 };
 
 // The columns of N in a box.

@@ -97,7 +97,7 @@ std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
     case DType::kBF16:
       return gemm.b_scale ? sm90::Operands::kScaledBF16 : sm90::Operands::kBF16;
     case DType::kF8E4M3:
-      return sm90::Operands::kF8E4M3;
+      return gemm.b_scale ? sm90::Operands::kScaledF8E4M3 : sm90::Operands::kF8E4M3;
     case DType::kI8:
       return sm90::Operands::kInt8;
     default:
@@ -141,11 +141,13 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
     return Support::no(fmt::format("a is {} and b is {}, not both bf16, f8e4m3 or int8",
                                    name(dtype), name(gemm.b.dtype())));
   }
-  if (dtype == DType::kF8E4M3 && (!gemm.a_scale.defined() || !gemm.b_scale.defined())) {
-    return Support::no("f8e4m3 without block scales");
+  if (dtype != DType::kBF16 && (!gemm.a_scale || (!gemm.b_scale && !gemm.column_scale))) {
+    return Support::no(fmt::format("{} without scales of a or of b", name(dtype)));
   }
-  if (dtype == DType::kI8 && (!gemm.a_scale || !gemm.column_scale)) {
-    return Support::no("int8 without scales");
+  if (gemm.column_scale && gemm.column_scale.dtype() != DType::kF32 &&
+      (operands != sm90::Operands::kF8E4M3 || bits(gemm.column_scale.dtype()) != 16)) {
+    return Support::no(fmt::format("scales of columns in {}, of a in {}",
+                                   name(gemm.column_scale.dtype()), name(dtype)));
   }
   if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxS8Depth) {
     return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxS8Depth));
@@ -192,7 +194,8 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
                                      gemm.b.dim(dim), kMultiple));
     }
   }
-  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.b_scale, gemm.bias, gemm.out}) {
+  const Tensor columns = dtype == DType::kI8 ? Tensor{} : gemm.column_scale;
+  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.b_scale, columns, gemm.bias, gemm.out}) {
     if (tensor.defined() && reinterpret_cast<uintptr_t>(tensor.raw()) % kAlignment != 0) {
       return Support::no(fmt::format("a tensor is not {}-byte aligned", kAlignment));
     }
@@ -229,17 +232,19 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));
-  if (gemm.a_scale && gemm.a.dtype() != DType::kF8E4M3) {
+  if (gemm.a_scale && operands_of(gemm) != sm90::Operands::kScaledF8E4M3) {
     const int dims = gemm.a_scale.num_dims();
     const bool has_rows = gemm.a_scale.dim(dims - 2) > 1;
     args.a_row_step = has_rows ? 1 : 0;
     args.a_group_step = !has_rows && dims == 3 ? 1 : 0;
   }
-  args.column_scale = data_or_null<const float>(gemm.column_scale);
+  args.column_scale = gemm.column_scale ? gemm.column_scale.raw() : nullptr;
+  args.column_dtype = gemm.column_scale ? gemm.column_scale.dtype() : DType::kF32;
   args.column_step = gemm.column_scale && gemm.column_scale.dim(1) > 1 ? 1 : 0;
   args.bias = data_or_null<const float>(gemm.bias);
   args.out = gemm.out.raw();
   args.out_scale = data_or_null<float>(gemm.out_scale);
+  args.out_scale_step = gemm.out_scale && gemm.out_scale.numel() > 1 ? 1 : 0;
   args.power_of_two_scale = gemm.power_of_two_scale;
   args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
   args.counts = data_or_null<const int32_t>(gemm.group_counts);

@@ -54,15 +54,30 @@ __device__ __forceinline__ int row_in_tile(const Place& at, int half) {
 
 // The address of the value of column `column` of a tile's group.  step is 1 for values [G, N], 0
 // for [G].
-__device__ __forceinline__ const float* value_of_column(
-    const Args& args, const float* values, int step, const Work& work, int column) {
+template <typename T>
+__device__ __forceinline__ const T* value_of_column(
+    const Args& args, const T* values, int step, const Work& work, int column) {
   return values + (step > 0 ? int64_t{work.group} * args.n + column : work.group);
 }
 
+// Loads the values of eight neighbouring columns.
+template <typename T>
+__device__ __forceinline__ void load_columns(const T* values, int step, float (&eight)[8]) {
+  if (step > 0) {
+    widen(load_raw(values), eight);
+  } else {
+#pragma unroll
+    for (float& value : eight) {
+      value = load1(values);
+    }
+  }
+}
+
 // Calls apply(sum, value of its column) for all sums.
-template <typename Config, typename Apply>
+// REQUIRES: values are 16-byte aligned.
+template <typename Config, typename T, typename Apply>
 __device__ __forceinline__ void apply_columns(const Args& args,
-                                              const float* values,
+                                              const T* values,
                                               int step,
                                               const Place& at,
                                               const Work& work,
@@ -73,11 +88,12 @@ __device__ __forceinline__ void apply_columns(const Args& args,
     if (work.column + kColumnsInOrder * block < args.end_column) {
       const int column = box_column<Config>(args, work, block / kBoxBlocks) +
                          kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
-      const float* value = value_of_column(args, values, step, work, column);
+      float eight[8];
+      load_columns(value_of_column(args, values, step, work, column), step, eight);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        apply(sum_of(sums, block, 0, i), value[i * step]);
-        apply(sum_of(sums, block, 1, i), value[i * step]);
+        apply(sum_of(sums, block, 0, i), eight[i]);
+        apply(sum_of(sums, block, 1, i), eight[i]);
       }
     }
   }
@@ -89,17 +105,21 @@ __device__ __forceinline__ float scale_of_row(const Args& args, const Work& work
   return args.a_scale[int64_t{at} * args.a_row_step + work.group * args.a_group_step];
 }
 
-// Multiplies sums by the scales of their rows.
+// Multiplies sums by the scales of the thread's two rows.
+__device__ __forceinline__ void scale_rows(const float (&scales)[2],
+                                           float (&sums)[kTileColumns / 2]) {
+#pragma unroll
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] *= scales[i / 2 % 2];
+  }
+}
 __device__ __forceinline__ void apply_rows(const Args& args,
                                            const Place& at,
                                            const Work& work,
                                            float (&sums)[kTileColumns / 2]) {
   const float scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
                            scale_of_row(args, work, row_in_tile(at, 1))};
-#pragma unroll
-  for (int i = 0; i < kTileColumns / 2; ++i) {
-    sums[i] *= scales[i / 2 % 2];
-  }
+  scale_rows(scales, sums);
 }
 
 // Stores rows; four lanes store 32 columns of a row.  finished(half, block, i) gives the i-th of a
@@ -149,7 +169,8 @@ __device__ __forceinline__ void store_exact(const Args& args,
   const float row_scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
                                scale_of_row(args, work, row_in_tile(at, 1))};
   const int first = work.column + 8 * at.lane;
-  const float* scales = value_of_column(args, args.column_scale, args.column_step, work, first);
+  const float* scales = value_of_column(args, static_cast<const float*>(args.column_scale),
+                                        args.column_step, work, first);
   const float* bias = value_of_column(args, args.bias, 1, work, first);
   store_rows<Config>(args, at, work, [&](int half, int block, int i) {
     const int column = kColumnsInOrder * block + i;
@@ -181,9 +202,9 @@ __device__ __forceinline__ bool has_columns(const Args& args,
   return in_box < columns && work.column + box * columns + in_box < args.end_column;
 }
 
-template <typename Config, int kRows, typename Apply>
+template <typename Config, int kRows, typename T, typename Apply>
 __device__ __forceinline__ void apply_small_columns(const Args& args,
-                                                    const float* values,
+                                                    const T* values,
                                                     int step,
                                                     const Place& at,
                                                     const Work& work,
@@ -192,11 +213,13 @@ __device__ __forceinline__ void apply_small_columns(const Args& args,
 #pragma unroll
   for (int box = 0; box < 2; ++box) {
     if (has_columns<Config>(args, at, work, box)) {
-      const float* value = value_of_column(args, values, step, work,
-                                           box_column<Config>(args, work, box) + column_in_box(at));
+      const T* value = value_of_column(args, values, step, work,
+                                       box_column<Config>(args, work, box) + column_in_box(at));
+      const float two[2] = {load1(value + column_in_four(at, 0) * step),
+                            load1(value + column_in_four(at, 1) * step)};
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        apply(sums[box][i], value[column_in_four(at, i / 2 % 2) * step]);
+        apply(sums[box][i], two[i / 2 % 2]);
       }
     }
   }
