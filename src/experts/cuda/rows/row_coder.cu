@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels first find the range of the elements that share a scale, then the code of the group
-// by the rules of the quant stage, then the codes of the elements.  A scale over many rows takes a
-// pass over the rows first.
+// Rows are quantized by the kernels of encode_rows.cuh; a scale over many rows takes a pass over
+// the rows first.
 #include <algorithm>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "experts/cuda/rows/encode_rows.cuh"
 #include "experts/cuda/rows/row_coder.h"
 #include "experts/cuda/rows/row_groups.cuh"
 #include "quant/cuda/elements.cuh"
@@ -18,177 +18,9 @@ namespace moebius::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarp = 32;
-constexpr int kWarps = kThreads / kWarp;
-constexpr unsigned kAll = 0xffffffffu;
+using namespace encode_rows;
 
-struct Args {
-  QuantizeSpec spec;
-  quant::Encode how;
-  quant::Code code;
-  RowGroups rows;
-  const void* x;
-  int k;
-  bool has_vectors;           // rows are whole vectors of eight elements, and aligned
-  int group;                  // elements per scale
-  int num_groups;             // per row
-  int lanes;                  // that share a scale, with eight elements each; up to a warp
-  int chunk;                  // elements of a row that a warp quantizes
-  const float* tensor_scale;  // [1], [G] or, for each row's global scale, [rows]; nullptr: none
-  bool is_per_expert;         // tensor_scale is
-  float* scale;               // per group; nullptr: not stored
-  void* values;
-  bool is_bf16;  // values are code times block scale, if there is one; else 8-bit codes
-  GivenScales given;
-};
-
-__device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    v = fmaxf(v, __shfl_xor_sync(kAll, v, step));
-  }
-  return v;
-}
-
-// The block scale that values in bf16 are multiplied by.  A global scale of the row is a power of
-// two, so that it goes into the values, too.
-__device__ __forceinline__ float block_scale(const QuantizeSpec& spec,
-                                             const quant::GroupCode& group,
-                                             float tensor_scale) {
-  switch (spec.format) {
-    case QuantFormat::kFp8:
-      return 1.0f;
-    case QuantFormat::kNvfp4: {
-      const float scale = quant::device::decode1(quant::Code::kE4M3, group.scale_code);
-      return spec.global_scale_per_row ? scale / tensor_scale : scale;
-    }
-    default:
-      return e8m0_to_float(group.scale_code);
-  }
-}
-
-__device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t row) {
-  if (a.tensor_scale == nullptr) {
-    return 0.0f;
-  }
-  return a.tensor_scale[a.spec.global_scale_per_row ? row
-                        : a.is_per_expert           ? group_of(a.rows, row)
-                                                    : 0];
-}
-
-__device__ __forceinline__ quant::GroupCode code_of_group(const Args& a,
-                                                          int64_t row,
-                                                          const quant::Range& range,
-                                                          float tensor_scale) {
-  return a.given.are_given() ? quant::given_row_code(a.spec.format, a.given.of(row))
-                             : quant::group_code(a.spec, range, tensor_scale);
-}
-
-// Quantizes and stores eight elements of a row from element i on.
-template <typename T>
-__device__ __forceinline__ void put_vector(const Args& a,
-                                           int64_t i,
-                                           const Raw8<T>& raw,
-                                           const quant::device::Factor& factor,
-                                           float scale) {
-  float v[kVector];
-  widen(raw, v);
-  const uint64_t codes = quant::device::encode8(a.how, v, factor);
-  if (!a.is_bf16) {
-    quant::device::store_codes(quant::Code::kI8, static_cast<uint8_t*>(a.values) + i, codes);
-    return;
-  }
-  quant::device::decode8(a.code, codes, v);
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    v[j] *= scale;
-  }
-  store8(static_cast<BFloat16*>(a.values) + i, v);
-}
-
-// A warp takes a chunk of a row, and a lane has eight neighbours of it at a time; `lanes` lanes
-// share a scale.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_constant__ Args a) {
-  constexpr int kStep = kWarp * kVector;
-  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
-  const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
-  const bool needs_range = !a.spec.group.is_per_tensor();
-  // Why 32 bits do: chunks have 256 elements or more, except a row's last.
-  const auto chunks = static_cast<uint32_t>((a.k + a.chunk - 1) / a.chunk);
-  const auto num_units = static_cast<uint32_t>(span.end - span.begin) * chunks;
-  for (uint32_t unit = blockIdx.x * kWarps + threadIdx.x / kWarp; unit < num_units;
-       unit += gridDim.x * kWarps) {
-    const int64_t row = span.begin + unit / chunks;
-    const int begin = static_cast<int>(unit % chunks) * a.chunk;
-    const int end = min(begin + a.chunk, a.k);
-    const int own = begin + offset;
-    const T* x = static_cast<const T*>(a.x) + row * a.k;
-    Raw8<T> raw = {};
-    if (own < end) {
-      raw = load_raw(x + own);
-    }
-    quant::Range range;
-    if (needs_range) {
-      range.max = absmax(raw);
-      for (int i = own + kStep; i < end; i += kStep) {
-        range.max = fmaxf(range.max, absmax(load_raw(x + i)));
-      }
-      range.max = largest_of_lanes(range.max, a.lanes);
-    }
-    const float tensor_scale = tensor_scale_of(a, row);
-    const quant::GroupCode group = code_of_group(a, row, range, tensor_scale);
-    const auto factor = quant::device::make_factor(group.factor, group.zero_point);
-    const float scale = a.is_bf16 ? block_scale(a.spec, group, tensor_scale) : 1.0f;
-    if (own < end) {
-      if (a.scale != nullptr && own % a.group == 0) {
-        a.scale[row * a.num_groups + own / a.group] = group.scale;
-      }
-      put_vector(a, row * a.k + own, raw, factor, scale);
-    }
-    for (int i = own + kStep; i < end; i += kStep) {
-      put_vector(a, row * a.k + i, load_raw(x + i), factor, scale);
-    }
-  }
-}
-
-// A warp takes a group; for groups that are not whole vectors.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ Args a) {
-  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t first = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
-  const int64_t num_units = (span.end - span.begin) * a.num_groups;
-  for (int64_t unit = first; unit < num_units; unit += int64_t{gridDim.x} * kWarps) {
-    const int64_t row = span.begin + unit / a.num_groups;
-    const int begin = static_cast<int>(unit % a.num_groups) * a.group;
-    const int end = min(a.k, begin + a.group);
-    const T* x = static_cast<const T*>(a.x) + row * a.k;
-
-    const float tensor_scale = tensor_scale_of(a, row);
-    quant::Range range;
-    if (!a.spec.group.is_per_tensor()) {
-      for (int i = begin + lane; i < end; i += kWarp) {
-        range.max = fmaxf(range.max, fabsf(load1(x + i)));
-      }
-      range.max = largest_of_lanes(range.max, kWarp);
-    }
-    const quant::GroupCode group = code_of_group(a, row, range, tensor_scale);
-    const quant::device::Factor factor = quant::device::make_factor(group.factor, group.zero_point);
-    if (lane == 0 && a.scale != nullptr) {
-      a.scale[row * a.num_groups + begin / a.group] = group.scale;
-    }
-    for (int i = begin + lane; i < end; i += kWarp) {
-      const uint32_t bits = quant::device::encode1(a.how, load1(x + i), factor);
-      if (a.is_bf16) {
-        store1(static_cast<BFloat16*>(a.values) + row * a.k + i,
-               quant::device::decode1(a.code, bits) * block_scale(a.spec, group, tensor_scale));
-      } else {
-        static_cast<uint8_t*>(a.values)[row * a.k + i] = static_cast<uint8_t>(bits);
-      }
-    }
-  }
-}
+constexpr int kMostHeld = 4;  // vectors of a row that a thread of encode_whole_rows_kernel holds
 
 // A thread widens eight codes of f8e4m3, whatever the alignment of the caller's tensor.
 __global__ void __launch_bounds__(kThreads)
@@ -503,9 +335,18 @@ void RowCoder::encode(const Tensor& x,
       check_launch("row_scales_kernel");
     }
     const bool takes_vectors = a.has_vectors && a.lanes > 0;
-    const int units = takes_vectors ? (a.k + a.chunk - 1) / a.chunk : a.num_groups;  // of a row
-    const int64_t rows_per_block = std::max(1, kWarps / units);
-    const auto kernel = takes_vectors ? encode_vectors_kernel<T> : encode_kernel<T>;
+    const int64_t held = ceil_div(a.k, kThreads * kVector);
+    const bool is_whole = a.has_vectors && scales_ == RowScales::kPerRow && a.num_groups == 1 &&
+                          a.k > kWarp * kVector && held <= kMostHeld;
+    const int64_t units = is_whole        ? kWarps
+                          : takes_vectors ? ceil_div(a.k, a.chunk)
+                                          : a.num_groups;  // of a row
+    const int64_t rows_per_block = std::max<int64_t>(1, kWarps / units);
+    const auto kernel =
+        is_whole
+            ? (held == 1 ? encode_whole_rows_kernel<T, 1> : encode_whole_rows_kernel<T, kMostHeld>)
+        : takes_vectors ? encode_vectors_kernel<T>
+                        : encode_kernel<T>;
     kernel<<<span_grid(rows, x.dim(0), rows_per_block, sms), kThreads, 0, stream>>>(a);
     check_launch("encode_kernel");
   });
