@@ -64,15 +64,19 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const int64_t gemm1 = l.w1_rows(inner) * bits(l.dtype) / 8;
   // Batched rows always have room for the result of GEMM1, since it may be stored.
   const bool is_cuda = d.device.is_cuda();
-  const bool stores = is_cuda && (is_batched || !activates_in_gemm1(d, inner, mean));
-  const bool fewer_store = is_cuda && !stores && !activates_in_gemm1(d, inner, 0);
+  const Gemm1Result result = gemm1_result(d, inner, mean);
+  const bool stores = is_cuda && (is_batched || result == Gemm1Result::kProducts);
+  const bool fewer_store =
+      is_cuda && !stores && gemm1_result(d, inner, 0) == Gemm1Result::kProducts;
   const int64_t fewer = fewer_store ? expected.most_below(decodes_from(d, places, inner)) : 0;
   const int64_t slots = slots_of(d, rows, is_batched);
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);
+  const bool quantizes_later = result == Gemm1Result::kActivated && d.formats.activations;
+  const int64_t activated = quantizes_later ? matrix_bytes(std::nullopt, l.dtype, 1, inner) : 0;
   const int64_t shared =
       std::max(decoded_bytes(d, places, inner, mean), slots_of(d, fewer, is_batched) * gemm1);
-  return slots * ((stores ? gemm1 : 0) + hidden) + shared;
+  return slots * ((stores ? gemm1 : 0) + activated + hidden) + shared;
 }
 
 // The workspace of the standard format for `rows` received rows, `computed` of which are computed

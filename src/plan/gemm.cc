@@ -74,7 +74,7 @@ cuda::RowFacts row_facts(const Deployment& d, const cuda::WeightFacts& weights) 
   const bool divides = spec->format == QuantFormat::kNvfp4 && !spec->global_scale_per_row;
   const bool holds_scales = is_ocp_mx(spec->format) || spec->global_scale_per_row;
   const bool widens = spec->format == QuantFormat::kFp8 && spec->group.col < 1 &&
-                      cuda::wants_bf16_codes(weights, hopper());
+                      cuda::wants_bf16_codes(weights, hopper(), std::nullopt);
   cuda::RowFacts facts;
   facts.dtype = widens || quant::scaled_codes_fit_bf16(spec->format) ? DType::kBF16
                                                                      : storage_dtype(spec->format);
@@ -113,11 +113,11 @@ cuda::GemmPlan plan_of(const cuda::GemmDesc& desc, double rows_of_expert) {
 GemmKind kind_of(const cuda::GemmDesc& desc, const cuda::GemmPlan& plan) {
   switch (plan.multiplier) {
     case cuda::Multiplier::kSm90:
-      return plan.decodes() ? GemmKind::kDecoded : GemmKind::kFp8Blocks;
+      return plan.decodes() ? GemmKind::kDecoded : GemmKind::kFp8;
     case cuda::Multiplier::kFewRows:
       return GemmKind::kRegisters;
     default:
-      return cuda::has_block_scales(desc) ? GemmKind::kFp8Blocks : GemmKind::kCoded;
+      return cuda::fp8_scales(desc) == cuda::Fp8Scales::kBlocks ? GemmKind::kFp8 : GemmKind::kCoded;
   }
 }
 
@@ -151,11 +151,15 @@ std::array<std::string, 2> gemm_lines(const Deployment& d, int64_t num_experts, 
   return {to_string(plan_of(gemm1, rows), gemm1), to_string(plan_of(gemm2, rows), gemm2)};
 }
 
-bool activates_in_gemm1(const Deployment& d, int64_t intermediate, double rows) {
+Gemm1Result gemm1_result(const Deployment& d, int64_t intermediate, double rows) {
   if (!d.device.is_cuda() || d.layer.dtype != DType::kBF16) {
-    return false;
+    return Gemm1Result::kProducts;
   }
-  return plan_of(desc_of_gemm1(d, 1, intermediate), rows).activates;
+  const cuda::GemmDesc desc = desc_of_gemm1(d, 1, intermediate);
+  const cuda::GemmPlan plan = plan_of(desc, rows);
+  return plan.quantizes   ? Gemm1Result::kCodes
+         : plan.activates ? Gemm1Result::kActivated
+                          : Gemm1Result::kProducts;
 }
 
 int64_t decodes_from(const Deployment& d, int64_t num_experts, int64_t intermediate) {

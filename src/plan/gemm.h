@@ -17,7 +17,7 @@ namespace moebius::plan {
 enum class GemmKind : uint8_t {
   kF32,
   kBF16,
-  kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
+  kFp8,        // rows and weights in fp8, with the scales of cuda::Fp8Scales
   kInt8,       // rows in int8
   kDecoded,    // kBF16 after weights, and rows in fp8, were decoded into memory
   kRegisters,  // few rows: weights are decoded in registers while they are multiplied
@@ -33,8 +33,13 @@ std::array<std::string, 2> gemm_lines(const Deployment& deployment,
                                       int64_t num_experts,
                                       double rows);
 
-// Whether GEMM1 stores activated rows, or their codes where those are wanted.  Assumes silu.
-bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate, double rows);
+// What GEMM1 stores of rows.  Assumes silu.
+enum class Gemm1Result : uint8_t {
+  kProducts,   // of gate and up
+  kActivated,  // activated rows, which another kernel quantizes where codes are wanted
+  kCodes,      // codes of activated rows
+};
+Gemm1Result gemm1_result(const Deployment& deployment, int64_t intermediate, double rows);
 
 // How many more bytes `elements` elements of rows in fp8 take where GEMMs take codes in bf16.
 int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);

@@ -150,10 +150,13 @@ class Stages {
     const LayerShape& l = deployment_.layer;
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
     const int64_t inner = deployment_.local_intermediate();
+    const Gemm1Result stored = gemm1_result(deployment_, inner, load_.selections / touched());
+    const bool quantizes_later =
+        stored == Gemm1Result::kActivated && deployment_.formats.activations.has_value();
     double activation = 0;
-    if (!activates_in_gemm1(deployment_, inner, load_.selections / touched())) {
+    if (stored == Gemm1Result::kProducts || quantizes_later) {
       activation =
-          static_cast<double>(l.w1_rows(inner)) * element +
+          static_cast<double>(quantizes_later ? inner : l.w1_rows(inner)) * element +
           static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner) +
                               widened_bytes(deployment_, inner, inner));
     }
@@ -175,7 +178,7 @@ class Stages {
   static constexpr double kFetched = 0.6;
   // Whether sm90_grouped_gemm multiplies.
   static bool is_of_tensor_maps(GemmKind kind) {
-    return kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8 ||
+    return kind == GemmKind::kBF16 || kind == GemmKind::kFp8 || kind == GemmKind::kInt8 ||
            kind == GemmKind::kDecoded;
   }
 

@@ -146,7 +146,7 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
       }
     }
   }
-  EXPECT_LE(relative_error(sum, expected), tolerance_of(whole, kSchemes[0]));
+  EXPECT_LE(relative_error(sum, expected), tolerance_of(whole, kSchemes[0], impl()));
 }
 
 // Where no scale spans all rows, slices of the tokens give the rows of the whole.
@@ -165,7 +165,7 @@ TEST_P(ExpertsContract, ChunksGiveTheRowsOfTheWhole) {
     chunk.topk_ids = p.input.topk_ids.slice(begin, end);
     chunk.topk_weights = p.input.topk_weights.slice(begin, end);
     const Tensor rows = run(*experts, chunk, stream_of(impl(), 2));
-    EXPECT_LE(relative_error(rows, whole.slice(begin, end)), tolerance_of(p, kSchemes[0]));
+    EXPECT_LE(relative_error(rows, whole.slice(begin, end)), tolerance_of(p, kSchemes[0], impl()));
   }
 }
 

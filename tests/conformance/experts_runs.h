@@ -177,9 +177,11 @@ inline bool same_numbers(const Tensor& a, const Tensor& b) {
   return true;
 }
 
-inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
-  return tolerance(p.desc.in_dtype, scheme.activation,
-                   std::max(p.desc.hidden, p.desc.intermediate));
+// Between `impl` and another implementation.
+inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme, std::string_view impl) {
+  return tolerance(p.desc.in_dtype, scheme.activation, std::max(p.desc.hidden, p.desc.intermediate),
+                   differing_codes(stream_of(impl, 1).device().type, p.desc.in_dtype,
+                                   scheme.activation, scheme.weight));
 }
 
 // The rows that GEMM2 multiplies, computed by the same experts with the identity for w2.

@@ -71,8 +71,8 @@ class CudaExperts : public GpuTest {
 TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
   const Problem problem = {"graph", 700, 12, 3, 256, 128};
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
-    for (const std::string_view name :
-         {"unquantized", "fp8_block", "fp8_tensor", "int8_w8a8_token", "nvfp4"}) {
+    for (const std::string_view name : {"unquantized", "fp8_block", "fp8_tensor",
+                                        "fp8_channel_token", "int8_w8a8_token", "nvfp4"}) {
       SCOPED_TRACE(std::string(name) + " " + std::string(moebius::name(format)));
       ExpertCase c{.scheme = scheme_of(name), .format = format};
       c.num_adapters = name == "unquantized" ? 2 : 0;
@@ -101,7 +101,7 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
         const Tensor again = apply(*call.experts, p.input, place_.stream);
         EXPECT_TRUE(same_bits(actual, valid_rows(p, again)));
         EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
-                  tolerance_of(p, c.scheme));
+                  tolerance_of(p, c.scheme, "cuda"));
       }
     }
   }
@@ -167,7 +167,9 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
     for (const Scheme& scheme :
          {kSchemes[0], kDeepSeek, scheme_of("mxfp4_w4a16"), scheme_of("int4_w4a16_zp"),
-          scheme_of("int8_w8a8_token"), scheme_of("int8_w8a16"), scheme_of("nvfp4")}) {
+          scheme_of("int8_w8a8_token"), scheme_of("int8_w8a16"), scheme_of("nvfp4"),
+          scheme_of("fp8_tensor"), scheme_of("fp8_tensor_static"), scheme_of("fp8_channel"),
+          scheme_of("fp8_channel_token")}) {
       for (const Problem& problem :
            {Problem{"prefill", 900, 6, 2, 512, 384}, Problem{"decode", 12, 16, 4, 1024, 256},
             Problem{"odd", 100, 4, 2, 352, 352}}) {
@@ -178,7 +180,7 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
         const Tensor there = run_valid_rows(p, "cuda");
         const Tensor here = run_valid_rows(p, "cpu_portable");
         if (scheme.name != kDeepSeek.name) {
-          EXPECT_LE(relative_error(there, here), tolerance_of(p, scheme));
+          EXPECT_LE(relative_error(there, here), tolerance_of(p, scheme, "cuda"));
           continue;
         }
         ExpertProblem exact = p;
@@ -200,7 +202,7 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
       const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
       const ExpertProblem p = ExpertProblemMaker(56).make(problem, c);
       EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
-                tolerance_of(p, c.scheme))
+                tolerance_of(p, c.scheme, "cuda"))
           << scheme << " " << experts;
       return call_of(p).scratch.nbytes();
     };
@@ -219,7 +221,7 @@ TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
     call.input.expected_rows = rows;
     call.apply(place_.stream);
     EXPECT_LE(relative_error(valid_rows(p, place_.bring(call.output)), expected),
-              tolerance_of(p, c.scheme))
+              tolerance_of(p, c.scheme, "cuda"))
         << rows;
   }
 }

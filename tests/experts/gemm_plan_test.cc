@@ -62,6 +62,11 @@ GemmDesc fp8_blocks() {
   return desc;
 }
 
+// fp8 weights with a scale per column and rows with a scale each.
+GemmDesc fp8_columns() {
+  return coded(weights_in(QuantFormat::kFp8), {DType::kF8E4M3, RowScales::kPerRow, /*block=*/kK});
+}
+
 const RowFacts kInt8Rows{DType::kI8, RowScales::kPerRow};
 
 Multiplier of(const GemmDesc& desc, int64_t rows = kManyRows, int major = 9) {
@@ -72,13 +77,58 @@ TEST(GemmPlan, OperandsOfWgmmaTakeSm90) {
   EXPECT_EQ(of(plain(DType::kBF16)), Multiplier::kSm90);
   EXPECT_EQ(of(fp8_blocks()), Multiplier::kSm90);
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8), kInt8Rows)), Multiplier::kSm90);
-  for (const GemmDesc& desc :
-       {plain(DType::kBF16), fp8_blocks(), coded(weights_in(QuantFormat::kInt8), kInt8Rows)}) {
+  for (const GemmDesc& desc : {plain(DType::kBF16), fp8_blocks(), fp8_columns(),
+                               coded(weights_in(QuantFormat::kInt8), kInt8Rows)}) {
     const GemmPlan plan = choose_gemm(desc, gpu_of(9), kManyRows);
     EXPECT_TRUE(plan.takes_index() && plan.takes_columns());
     EXPECT_FALSE(plan.decodes());
     EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma) << "another architecture";
   }
+}
+
+// For any number of rows.
+TEST(GemmPlan, Fp8WithScalesOfRowsAndColumnsIsMultipliedAsCodes) {
+  for (const RowScales rows : {RowScales::kPerRow, RowScales::kPerGroup, RowScales::kAll}) {
+    for (const bool is_per_tensor : {false, true}) {
+      for (const DType scale : {DType::kF32, DType::kBF16, DType::kF16}) {
+        GemmDesc desc = fp8_columns();
+        desc.rows.scales = rows;
+        desc.weights.scale_dtype = scale;
+        if (is_per_tensor) {
+          desc.weights.grid.group_rows = kN;
+          desc.weights.grid.num_rows = 1;
+        }
+        for (const int64_t num_rows : {int64_t{1}, int64_t{kGroups}, kManyRows}) {
+          const GemmPlan plan = choose_gemm(desc, gpu_of(9), num_rows);
+          EXPECT_EQ(plan.multiplier, Multiplier::kSm90);
+          EXPECT_EQ(plan.fp8, Fp8Scales::kRowsAndColumns);
+          EXPECT_FALSE(plan.decodes());
+        }
+        EXPECT_FALSE(wants_bf16_codes(desc.weights, gpu_of(9), std::nullopt));
+        EXPECT_FALSE(wants_bf16_codes(desc.weights, gpu_of(9), Multiplier::kSm90));
+        EXPECT_TRUE(wants_bf16_codes(desc.weights, gpu_of(9), Multiplier::kFewRows));
+      }
+    }
+  }
+  EXPECT_EQ(choose_gemm(fp8_blocks(), gpu_of(9), 1).fp8, Fp8Scales::kBlocks);
+  EXPECT_EQ(choose_gemm(plain(DType::kBF16), gpu_of(9), 1).fp8, Fp8Scales::kNone);
+}
+
+TEST(GemmPlan, OtherScalesOfFp8AreNotMultipliedAsCodes) {
+  GemmDesc desc = fp8_columns();
+  desc.keeps_f32 = true;
+  EXPECT_EQ(of(desc), Multiplier::kMma) << "fp8 tensor cores keep 14 bits";
+  desc = fp8_columns();
+  desc.rows.block = 64;
+  EXPECT_EQ(of(desc), Multiplier::kMma) << "scales of rows change along K";
+  desc = fp8_columns();
+  desc.weights = weights_in(QuantFormat::kFp8, 64);
+  EXPECT_EQ(of(desc), Multiplier::kMma) << "scales of columns change along K";
+  EXPECT_TRUE(wants_bf16_codes(desc.weights, gpu_of(9), std::nullopt));
+  desc = fp8_columns();
+  desc.weights.scale_alignment = 8;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+  EXPECT_TRUE(wants_bf16_codes(desc.weights, gpu_of(9), std::nullopt));
 }
 
 TEST(GemmPlan, OtherTypesAndSizesTakeTheOthers) {
@@ -165,7 +215,24 @@ TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
   desc.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape{1, 128}};
   desc.out = DType::kF8E4M3;
   EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).quantizes);
   desc.weights.n = kN + 64;
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+
+  desc = fp8_columns();
+  desc.activation = ActivationSpec{};
+  desc.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape::per_token()};
+  desc.out = DType::kF8E4M3;
+  for (const int64_t num_rows : {int64_t{1}, kManyRows}) {
+    const GemmPlan in_bf16 = choose_gemm(desc, gpu_of(9), num_rows);
+    EXPECT_TRUE(in_bf16.activates);
+    EXPECT_FALSE(in_bf16.quantizes) << "a row's scale is that of all its columns";
+  }
+  desc.codes->group = GroupShape::per_tensor();
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).quantizes) << "the scale is that of all rows";
+  desc.has_static_codes = true;
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).quantizes);
+  desc.forced = Multiplier::kMma;
   EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
 
   desc = coded(weights_in(QuantFormat::kInt4, 128));
@@ -205,6 +272,13 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
       {"16 x 1536 x 2048: sm90", "decoded weights", "decoded from 2048 rows on"});
+  GemmDesc fp8 = fp8_columns();
+  fp8.activation = ActivationSpec{};
+  fp8.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape::per_token()};
+  fp8.out = DType::kF8E4M3;
+  EXPECT_EQ(to_string(choose_gemm(fp8, gpu_of(9), 1), fp8),
+            "16 x 1536 x 2048: sm90 with activation, of fp8 codes with scales of rows and columns; "
+            "activated rows are quantized by a kernel of their own");
   const GemmDesc f32 = plain(DType::kF32);
   testing::expect_mentions(to_string(choose_gemm(f32, gpu_of(9), 1), f32), {"general", "not sm90"});
 }

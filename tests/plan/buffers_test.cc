@@ -105,8 +105,9 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   const int64_t scaled = std::max(int64_t{8} * 4096 * (2 * 7168 + 4 + 4 * 56),
                                   int64_t{17} * 7168 * (2 * 2048 + 4 + 4 * 16));
   EXPECT_EQ(workspaces("int4_w4a16") - workspaces("none"), scaled);
-  // If activations are quantized per token, the result of GEMM1 is stored, and codes are in bf16.
-  EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded);
+  // If activations are quantized per token, activated rows are stored in bf16 and as codes.
+  EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("fp8_w8a8"));
+  EXPECT_LT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded) << "none are decoded";
   // Few rows are multiplied by codes, and the result of GEMM1 is stored.
   const int64_t stored = workspaces("mxfp4_w4a16", 16) - workspaces("none", 16);
   EXPECT_GT(stored, 0);

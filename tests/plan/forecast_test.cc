@@ -59,7 +59,7 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
                         Rate{"none", DType::kF32, &Machine::f32_tflops},
                         Rate{"fp8_w8a8", DType::kBF16, &Machine::fp8_tflops},
                         Rate{"fp8_w8a8", DType::kF16, &Machine::coded_tflops},
-                        Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::decoded_tflops},
+                        Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::fp8_tflops},
                         Rate{"int8_w8a8", DType::kBF16, &Machine::int8_tflops},
                         Rate{"int8_w8a16", DType::kBF16, &Machine::decoded_tflops},
                         Rate{"int8_w8a16", DType::kF16, &Machine::coded_tflops},

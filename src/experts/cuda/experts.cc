@@ -47,9 +47,9 @@ class CudaExperts final : public ExpertsBase {
         device_(stream.device()),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
-        a1_(weights_.quant.a1, desc_, w1_),
-        a2_(weights_.quant.a2, desc_, w2_),
         forced_(forced_multiplier()),
+        a1_(weights_.quant.a1, desc_, w1_, forced_),
+        a2_(weights_.quant.a2, desc_, w2_, forced_),
         gemm1_(gemm1_desc()),
         gemm2_(gemm2_desc()) {
     // These traits follow from plans for many rows, not from what a call brings, since ranks must
@@ -120,10 +120,12 @@ class CudaExperts final : public ExpertsBase {
       const GemmPlan plan1 = self.plan_for(self.gemm1_, expected);
       const GemmPlan plan2 = self.plan_for(self.gemm2_, expected);
       fuses_activation = plan1.activates;
+      fuses_codes = plan1.quantizes;
       // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
-      act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
+      const bool needs_act = !self.activates_to_codes() || (fuses_activation && !fuses_codes);
+      act = scratch.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
       // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must
       // do for them, too.
@@ -172,6 +174,7 @@ class CudaExperts final : public ExpertsBase {
     RowOperand hidden;              // act, or its codes
     int64_t expected = 0;           // how many rows the GEMMs are expected to have
     bool fuses_activation = false;  // GEMM1 activates as it stores
+    bool fuses_codes = false;       // and quantizes
     Tensor w1_decoded, w2_decoded;  // see ExpertGemm
     float* sums = nullptr;          // the result of either GEMM, before adapters
     float* shrunk = nullptr;
@@ -214,6 +217,7 @@ class CudaExperts final : public ExpertsBase {
       desc.activation = desc_.activation;
       if (a2_.active()) {
         desc.codes = a2_.spec();
+        desc.has_static_codes = a2_.has_static_scale();
         desc.out = a2_.dtype();
       }
     }
@@ -242,8 +246,12 @@ class CudaExperts final : public ExpertsBase {
   }
   // GEMM1 together with the activation.
   ActivatedGemm activated_gemm(const Call& call, const RowOperand& x) const {
-    return {gemm_of(x, w1_, call.rows, {}, call.buffers.w1_decoded), desc_.activation,
-            a2_.active() ? &a2_.spec() : nullptr, call.buffers.hidden};
+    const Buffers& buffers = call.buffers;
+    RowOperand activated;
+    activated.values = buffers.act;
+    return {gemm_of(x, w1_, call.rows, {}, buffers.w1_decoded), desc_.activation,
+            buffers.fuses_codes ? &a2_.spec() : nullptr,
+            buffers.fuses_codes ? buffers.hidden : activated};
   }
 
   // Whether GEMM1 fetches rows with an index from where they lie.
@@ -345,6 +353,9 @@ class CudaExperts final : public ExpertsBase {
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = input.max_sms;
       if (run_activated_gemm(fused, stream)) {
+        if (a2_.active() && !buffers.fuses_codes) {
+          a2_.encode(buffers.act, rows, buffers.hidden, stream, given_scales(call));
+        }
         return buffers.hidden;
       }
       assert(is_batched());
@@ -452,9 +463,9 @@ class CudaExperts final : public ExpertsBase {
   Device device_;
   WeightOperand w1_;
   WeightOperand w2_;
+  std::optional<Multiplier> forced_;
   RowCoder a1_;
   RowCoder a2_;
-  std::optional<Multiplier> forced_;
   GemmDesc gemm1_;  // with the activation, where GEMM1 may activate, and quantize, as it stores
   GemmDesc gemm2_;
 };

@@ -24,7 +24,8 @@ Tensor grouped(const ExpertGemm& gemm, const Tensor& tensor) {
              : tensor;
 }
 
-void set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
+// The scales of int8, and of fp8 where they are not of blocks.
+void set_row_and_column_scales(const ExpertGemm& gemm, GroupedGemm& out) {
   const Tensor& scale = gemm.a.scale;
   const QuantDesc& quant = gemm.w->quant;
   const int64_t num_groups = gemm.w->values.dim(0);
@@ -59,11 +60,10 @@ void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
 // The same GEMM for Multiplier::kSm90.  Where weights are decoded, b has room for the first groups.
 GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
-  const bool has_blocks = has_block_scales(desc_of(gemm));
   GroupedGemm out;
   out.b = w.values;
-  if (gemm.a.values.dtype() == DType::kI8) {
-    set_int8_scales(gemm, out);
+  if (gemm.a.values.dtype() == DType::kI8 || plan.fp8 == Fp8Scales::kRowsAndColumns) {
+    set_row_and_column_scales(gemm, out);
   } else if (plan.decodes()) {
     set_decoded(gemm, out);
   }
@@ -83,7 +83,7 @@ GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   out.num_sms = gemm.max_sms;
   out.first_column = gemm.first_column;
   out.num_columns = gemm.num_columns;
-  if (has_blocks) {
+  if (plan.fp8 == Fp8Scales::kBlocks) {
     out.a_scale = grouped(gemm, gemm.a.scale);
     out.b_scale = w.quant.scale;
   }
@@ -207,6 +207,7 @@ GemmPlan plan_of(const ActivatedGemm& activated) {
   desc.activation = activated.activation;
   if (activated.codes != nullptr) {
     desc.codes = *activated.codes;
+    desc.has_static_codes = activated.codes->group.is_per_tensor();
   }
   return plan_of_desc(desc, gemm);
 }
@@ -231,7 +232,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
 
 bool run_activated_gemm(const ActivatedGemm& activated, const Stream& stream) {
   const GemmPlan plan = plan_of(activated);
-  if (!plan.activates) {
+  if (!plan.activates || plan.quantizes != (activated.codes != nullptr)) {
     return false;
   }
   ExpertGemm gemm = activated.gemm;

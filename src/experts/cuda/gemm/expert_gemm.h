@@ -59,14 +59,15 @@ struct ExpertGemm {
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
 
 // GEMM1 and the activation in one kernel.  The result has the bits of run_expert_gemm to bf16
-// followed by activate() or, with `codes`, activate_to_codes().
+// followed by activate() or, with `codes`, by activate_to_codes() or RowCoder::encode().  `codes`
+// are for plans that quantize; a scale of a whole tensor is given as out.scale.
 struct ActivatedGemm {
   ExpertGemm gemm;  // without out
   ActivationSpec activation;
   const QuantizeSpec* codes = nullptr;  // with out.scale
   RowOperand out;                       // [M, I]
 };
-// Returns false where plan_of() does not activate; nothing has been done then.
+// Returns false where plan_of() does not activate, or not to `codes`; nothing has been done then.
 bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 
 // The facts of operands that exist, and the plan for them, which is choose_gemm() with the room for

@@ -42,10 +42,20 @@ bool has_sizes_of_sm90(const WeightFacts& w, const CudaDeviceInfo& gpu) {
          w.num_groups * w.n * w.k > 0;
 }
 
+// Whether the weights of a column, or of all columns, share a scale.
+bool has_column_scales(const WeightFacts& w) {
+  return w.grid.num_cols == 1 && (w.grid.num_rows == 1 || w.grid.group_rows == 1);
+}
+
+// Whether sm90 takes the codes of these weights where rows are fp8 codes, too.
+bool has_fp8_columns(const WeightFacts& w) {
+  return w.format == QuantFormat::kFp8 && has_column_scales(w) && w.num_groups <= kMaxGroups &&
+         w.alignment >= 16 && w.scale_alignment >= 16 && w.bias_alignment >= 16;
+}
+
 Refusal refusal_of_int8(const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
-  if (w.has_zero_point || w.scale_dtype != DType::kF32 || w.grid.num_cols != 1 ||
-      (w.grid.num_rows != 1 && w.grid.group_rows != 1)) {
+  if (w.has_zero_point || w.scale_dtype != DType::kF32 || !has_column_scales(w)) {
     return "int8 weights have other scales than f32 ones of columns";
   }
   if (desc.rows.scales == RowScales::kNone || desc.rows.divides ||
@@ -55,7 +65,7 @@ Refusal refusal_of_int8(const GemmDesc& desc) {
   return w.k > kMaxS8Depth ? "sums of int8 products may not fit 32 bits" : nullptr;
 }
 
-Refusal refusal_of_result(const GemmDesc& desc, bool is_fp8, bool is_bf16) {
+Refusal refusal_of_result(const GemmDesc& desc, Fp8Scales fp8, bool is_int8) {
   if (!desc.activation) {
     return desc.out == DType::kF32 || desc.out == DType::kBF16
                ? nullptr
@@ -64,11 +74,15 @@ Refusal refusal_of_result(const GemmDesc& desc, bool is_fp8, bool is_bf16) {
   if (!is_plain_silu(*desc.activation)) {
     return "the activation is not silu(gate) * up";
   }
-  if (desc.codes &&
-      (desc.codes->format != QuantFormat::kFp8 || desc.codes->group != GroupShape{1, kBlock})) {
-    return "activated rows are coded otherwise than in fp8 by 1 x 128";
+  const bool is_fp8 = desc.codes && desc.codes->format == QuantFormat::kFp8;
+  const bool by_blocks = is_fp8 && desc.codes->group == GroupShape{1, kBlock};
+  if (desc.codes && !by_blocks && !(is_fp8 && desc.has_static_codes)) {
+    return "activated rows are coded otherwise than in fp8 by 1 x 128 or by a static scale";
   }
-  const bool has_kernel = desc.out == DType::kBF16 ? is_bf16 : desc.out == DType::kF8E4M3 && is_fp8;
+  const bool has_kernel =
+      !desc.codes ? desc.out == DType::kBF16 && fp8 != Fp8Scales::kBlocks && !is_int8
+                  : desc.out == DType::kF8E4M3 &&
+                        fp8 == (by_blocks ? Fp8Scales::kBlocks : Fp8Scales::kRowsAndColumns);
   if (!has_kernel) {
     return "no kernel activates such a result";
   }
@@ -83,12 +97,12 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
                                : "N or K is not a multiple of 64";
   }
   const bool is_int8 = dtype == DType::kI8 && w.format == QuantFormat::kInt8;
-  const bool is_fp8 = !is_int8 && !decodes && has_block_scales(desc);
+  const Fp8Scales fp8 = fp8_scales(desc);
   if (is_int8) {
     if (const Refusal refusal = refusal_of_int8(desc)) {
       return refusal;
     }
-  } else if (!decodes && !is_fp8) {
+  } else if (!decodes && fp8 == Fp8Scales::kNone) {
     if (desc.rows.scales != RowScales::kNone || w.format) {
       return "it takes no operands with such scales";
     }
@@ -96,7 +110,7 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
       return "plain operands are not both bf16";
     }
   }
-  if (const Refusal refusal = refusal_of_result(desc, is_fp8, !is_int8 && !is_fp8)) {
+  if (const Refusal refusal = refusal_of_result(desc, fp8, is_int8)) {
     return refusal;
   }
   const int64_t end = desc.first_column + desc.num_columns;
@@ -114,7 +128,7 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
   }
   const bool is_aligned = desc.rows_alignment >= 16 && desc.out_alignment >= 16 &&
                           w.bias_alignment >= 16 && (decodes || w.alignment >= 16) &&
-                          (!is_fp8 || w.scale_alignment >= 16);
+                          (fp8 == Fp8Scales::kNone || w.scale_alignment >= 16);
   return is_aligned ? nullptr : "a tensor is not 16-byte aligned";
 }
 
@@ -210,6 +224,10 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
   }
   GemmDesc plain = desc;
   plain.activation = std::nullopt;
+  const auto activates = [&](const GemmDesc& wanted) {
+    return !is_forced_away(desc, Multiplier::kSm90) &&
+           refusal_of_sm90(wanted, gpu, decodes) == nullptr;
+  };
   const auto refusal_of = [&](Multiplier multiplier) -> Refusal {
     switch (multiplier) {
       case Multiplier::kSm90:
@@ -225,8 +243,13 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
   };
   if (desc.activation) {
     plain.out = DType::kBF16;  // a separate activation reads bf16
-    plan.activates =
-        !is_forced_away(desc, Multiplier::kSm90) && refusal_of_sm90(desc, gpu, decodes) == nullptr;
+    GemmDesc without_codes = desc;
+    if (desc.codes) {
+      without_codes.codes = std::nullopt;
+      without_codes.out = DType::kBF16;  // to be quantized by another kernel
+    }
+    plan.quantizes = desc.codes && activates(desc);
+    plan.activates = plan.quantizes || activates(without_codes);
   }
   for (const Multiplier multiplier :
        {Multiplier::kSm90, Multiplier::kFewRows, Multiplier::kMma, Multiplier::kGeneral}) {
@@ -238,6 +261,9 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
       plan.multiplier = multiplier;
       if (multiplier == Multiplier::kFewRows) {
         plan.tile_rows = few_rows_tile(expected_rows / desc.weights.num_groups);
+      }
+      if (multiplier == Multiplier::kSm90) {
+        plan.fp8 = fp8_scales(desc);
       }
       if (decodes && multiplier == Multiplier::kSm90) {
         const WeightFacts& w = desc.weights;
@@ -263,8 +289,14 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
   if (plan.decodes()) {
     line += ", of decoded weights";
   }
+  if (plan.fp8 != Fp8Scales::kNone) {
+    line += fmt::format(", of fp8 codes with scales of {}",
+                        plan.fp8 == Fp8Scales::kBlocks ? "blocks" : "rows and columns");
+  }
   if (desc.activation && !plan.activates) {
     line += "; activation in a kernel of its own";
+  } else if (desc.codes && plan.activates && !plan.quantizes) {
+    line += "; activated rows are quantized by a kernel of their own";
   }
   if (plan.decodes_from > 0) {
     line += fmt::format("; weights are decoded from {} rows on", plan.decodes_from);
@@ -291,17 +323,31 @@ int64_t decoded_group_elements(const WeightFacts& w) {
   return quant::decoded_group_bytes(w.n, w.k, decoded_blocks(w)) / int64_t{sizeof(BFloat16)};
 }
 
-bool wants_bf16_codes(const WeightFacts& w, const CudaDeviceInfo& gpu) {
-  return w.format == QuantFormat::kFp8 && can_decode(w) && has_sizes_of_sm90(w, gpu);
+bool wants_bf16_codes(const WeightFacts& w,
+                      const CudaDeviceInfo& gpu,
+                      std::optional<Multiplier> forced) {
+  const bool takes_codes =
+      has_fp8_columns(w) && forced.value_or(Multiplier::kSm90) == Multiplier::kSm90;
+  return w.format == QuantFormat::kFp8 && can_decode(w) && has_sizes_of_sm90(w, gpu) &&
+         !takes_codes;
 }
 
-bool has_block_scales(const GemmDesc& desc) {
+Fp8Scales fp8_scales(const GemmDesc& desc) {
+  const RowFacts& rows = desc.rows;
   const WeightFacts& w = desc.weights;
+  if (desc.keeps_f32 || rows.dtype != DType::kF8E4M3 || w.format != QuantFormat::kFp8) {
+    return Fp8Scales::kNone;
+  }
   const bool restarts_within_block = w.gate_rows < w.n && w.gate_rows % kBlock != 0;
-  return !desc.keeps_f32 && desc.rows.dtype == DType::kF8E4M3 &&
-         desc.rows.scales == RowScales::kPerRow && desc.rows.block == kBlock &&
-         w.format == QuantFormat::kFp8 && w.shape == GroupShape{kBlock, kBlock} &&
-         w.scale_dtype == DType::kF32 && w.scale_dims == 3 && !restarts_within_block;
+  if (rows.scales == RowScales::kPerRow && rows.block == kBlock &&
+      w.shape == GroupShape{kBlock, kBlock} && w.scale_dtype == DType::kF32 && w.scale_dims == 3 &&
+      !restarts_within_block) {
+    return Fp8Scales::kBlocks;
+  }
+  const bool has_row_scales =
+      rows.scales != RowScales::kNone && !rows.divides &&
+      (rows.scales != RowScales::kPerRow || has_one_scale_per_row(rows, w.k));
+  return has_row_scales && has_fp8_columns(w) ? Fp8Scales::kRowsAndColumns : Fp8Scales::kNone;
 }
 
 MmaPlan plan_mma(const GemmDesc& desc) {

@@ -23,7 +23,7 @@
 namespace moebius::cuda {
 
 enum class Multiplier : uint8_t {
-  kSm90,     // TMA and wgmma: bf16, fp8 by 1 x 128 and 128 x 128, int8; decoded weights as bf16
+  kSm90,     // TMA and wgmma: bf16, fp8 (Fp8Scales), int8; decoded weights as bf16
   kFewRows,  // rows in bf16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
   kGeneral,  // any operands: f32 products of the values that they stand for
@@ -34,6 +34,13 @@ std::optional<Multiplier> forced_multiplier();
 
 // Says what shares a scale of an operand's rows.
 enum class RowScales : uint8_t { kNone, kAll, kPerGroup, kPerRow };
+
+// Says which scales rows and weights have where kSm90 multiplies codes of fp8 on both sides.
+enum class Fp8Scales : uint8_t {
+  kNone,            // it does not
+  kBlocks,          // rows by 1 x 128, weights by 128 x 128
+  kRowsAndColumns,  // at most one each for a row and for a column of the result
+};
 
 // Alignments are of addresses, in bytes, and 16 at most.  Our own scratch and weights have 16.
 struct RowFacts {
@@ -68,10 +75,12 @@ struct GemmDesc {
   // Results are not rounded to 16 bits, here or later.  So fp8 tensor cores, which keep 14 bits of
   // a sum, are not used.
   bool keeps_f32 = false;
-  // The GEMM should store activated columns, in the codes of `codes` where that is set.
+  // The GEMM should store activated columns, in the codes of `codes` where that is set.  Where it
+  // cannot store codes, it may store the columns in bf16, to be quantized by another kernel.
   std::optional<ActivationSpec> activation = std::nullopt;
   std::optional<QuantizeSpec> codes = std::nullopt;
-  bool may_decode = true;  // there is room for decoded weights
+  bool has_static_codes = false;  // the scale of codes is known before, one for a group or for all
+  bool may_decode = true;         // there is room for decoded weights
   // That room was given because decoding pays, so decoding does not depend on rows any more.
   bool must_decode = false;
   std::optional<Multiplier> forced = std::nullopt;
@@ -95,7 +104,9 @@ struct GemmPlan {
   // The rows of a tile of kFewRows.  Tiles of kSm90 follow from the rows of each group, which the
   // device counts: whole tiles, and small ones by swap-AB for what is left (schedule.h).
   int tile_rows = 0;
+  Fp8Scales fp8 = Fp8Scales::kNone;
   bool activates = false;  // it stores activated columns
+  bool quantizes = false;  // it stores them in the codes of GemmDesc::codes
   // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: the kernel
   // reads codes.
   int64_t decoded_elements = 0;
@@ -129,12 +140,14 @@ bool can_decode(const WeightFacts& weights);
 int64_t decoded_blocks(const WeightFacts& weights);
 // The elements of GemmPlan::decoded_elements that each group takes.
 int64_t decoded_group_elements(const WeightFacts& weights);
-// Whether fp8 codes of rows are better stored as bf16: fp8 tensor cores keep 14 bits of a sum, and
-// only scales of blocks end their sums early enough.
-bool wants_bf16_codes(const WeightFacts& weights, const CudaDeviceInfo& gpu);
+// Whether fp8 codes of rows are better stored as bf16, since the weights have scales with which fp8
+// tensor cores do not multiply them, or since another kernel is forced.
+bool wants_bf16_codes(const WeightFacts& weights,
+                      const CudaDeviceInfo& gpu,
+                      std::optional<Multiplier> forced);
 
-// Whether rows are fp8 by 1 x 128 and weights fp8 by 128 x 128, as Multiplier::kSm90 takes them.
-bool has_block_scales(const GemmDesc& desc);
+// The scales of operands in fp8 that Multiplier::kSm90 takes as codes; kNone for all others.
+Fp8Scales fp8_scales(const GemmDesc& desc);
 
 // Says how Multiplier::kMma multiplies.
 struct MmaPlan {

@@ -169,7 +169,10 @@ int lanes_of(int group) {
 
 }  // namespace
 
-RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const WeightOperand& w)
+RowCoder::RowCoder(const QuantDesc& desc,
+                   const ExpertsDesc& experts,
+                   const WeightOperand& w,
+                   std::optional<Multiplier> forced)
     : spec_(activation_spec(desc)), num_experts_(experts.num_local_experts) {
   if (!spec_) {
     return;
@@ -187,7 +190,7 @@ RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const Weig
   }
   widens_codes_ = spec_->format == QuantFormat::kFp8 && spec_->group.col < 0 &&
                   experts.in_dtype == DType::kBF16 &&
-                  wants_bf16_codes(facts_of(w), cuda_device_info(w.values.device().index));
+                  wants_bf16_codes(facts_of(w), cuda_device_info(w.values.device().index), forced);
 }
 
 DType RowCoder::dtype() const {

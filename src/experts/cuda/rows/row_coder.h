@@ -21,13 +21,19 @@ namespace moebius::cuda {
 
 class RowCoder {
  public:
-  // desc is that of a1 or a2, with its tensors on the GPU; w is what its rows are multiplied by.
-  RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const WeightOperand& w);
+  // desc is that of a1 or a2, with its tensors on the GPU; w is what its rows are multiplied by, by
+  // the `forced` kernel if there is one.
+  RowCoder(const QuantDesc& desc,
+           const ExpertsDesc& experts,
+           const WeightOperand& w,
+           std::optional<Multiplier> forced);
 
   bool active() const { return spec_.has_value(); }
   const QuantizeSpec& spec() const { return *spec_; }
   // The dtype of quantized rows.
   DType dtype() const;
+  // Whether one scale per expert or of all rows is known before.
+  bool has_static_scale() const { return spec_ && spec_->group.is_per_tensor() && constant_; }
   // Whether a row's code depends on its expert.
   bool needs_groups() const { return active() && scales_ == RowScales::kPerGroup; }
 
