@@ -193,6 +193,21 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   }
 }
 
+// Checkpoints of fp8 per channel have scales in bf16.
+TEST_F(CudaExperts, ScalesOfColumnsMayHave16Bits) {
+  const Scheme& scheme = scheme_of("fp8_channel_token");
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    ExpertProblem p =
+        ExpertProblemMaker(61).make({"narrow", 150, 3, 2, 256, 128}, {.scheme = scheme});
+    for (QuantDesc* w : {&p.weights.quant.w1, &p.weights.quant.w2}) {
+      w->scale = convert(w->scale, dtype);
+    }
+    EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "ref")),
+              tolerance_of(p, scheme, "cuda"))
+        << name(dtype);
+  }
+}
+
 // In the batched format every expert has room for all tokens.  Which GEMM multiplies them, and how
 // much scratch it takes, depends on how many rows are expected.
 TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
