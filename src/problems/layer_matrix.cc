@@ -244,9 +244,10 @@ std::optional<std::string> compare(LayerProblem& problem,
   const ExpertsDesc desc = problem.desc(0, backend.format);
   const double of_rows = layer_tolerance(problem.quant());
   const Scheme& scheme = problem.scheme().expert_case.scheme;
-  const double of_calls = tolerance(
-      desc.in_dtype, scheme.activation, std::max(desc.hidden, desc.intermediate),
-      differing_codes(problem.experts().device, desc.in_dtype, scheme.activation, scheme.weight));
+  const double of_calls =
+      tolerance(desc.in_dtype, scheme.activation, std::max(desc.hidden, desc.intermediate),
+                differing_codes(problem.experts().device, desc.in_dtype, scheme.activation,
+                                scheme.weight, scheme.scales == WeightScales::kBlock));
   for (size_t call = 0; call < outputs.size(); ++call) {
     const LayerCall kind = problem.scenario().calls[call];
     RelativeError error;  // of the call

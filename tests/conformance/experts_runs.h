@@ -179,9 +179,10 @@ inline bool same_numbers(const Tensor& a, const Tensor& b) {
 
 // Between `impl` and another implementation.
 inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme, std::string_view impl) {
-  return tolerance(p.desc.in_dtype, scheme.activation, std::max(p.desc.hidden, p.desc.intermediate),
-                   differing_codes(stream_of(impl, 1).device().type, p.desc.in_dtype,
-                                   scheme.activation, scheme.weight));
+  return tolerance(
+      p.desc.in_dtype, scheme.activation, std::max(p.desc.hidden, p.desc.intermediate),
+      differing_codes(stream_of(impl, 1).device().type, p.desc.in_dtype, scheme.activation,
+                      scheme.weight, scheme.scales == WeightScales::kBlock));
 }
 
 // The rows that GEMM2 multiplies, computed by the same experts with the identity for w2.
