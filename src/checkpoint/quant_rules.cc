@@ -91,7 +91,10 @@ ModuleNames ModuleNames::glob(const std::string& pattern, const std::string& wha
 }
 
 ModuleNames ModuleNames::part(const std::string& entry, const std::string& what) {
-  ModuleNames result = like(entry, what);
+  // Most entries are plain names, of which a list may have thousands.
+  const bool is_plain = entry.find_first_of(R"(\^$|?*+()[]{})") == std::string::npos;
+  ModuleNames result = is_plain ? ModuleNames() : like(entry, what);
+  result.start_ = is_plain ? entry : "";
   result.end_ = entry;
   return result;
 }

@@ -72,6 +72,8 @@ TEST(QuantRulesTest, ModulesToNotConvertAreStartsPatternsOrEnds) {
   };
   EXPECT_EQ(with("model.layers.3.mlp"), "none, by modules_to_not_convert 'model.layers.3.mlp'");
   EXPECT_EQ(with("gate_proj"), "none, by modules_to_not_convert 'gate_proj'");
+  EXPECT_EQ(with("model.layers.[0-3].mlp"),
+            "none, by modules_to_not_convert 'model.layers.[0-3].mlp'");
   EXPECT_EQ(with("gate"), "fp8");
   EXPECT_EQ(with("layers.3.mlp"), "fp8");
   EXPECT_EQ(with("model.layers.3.self_attn"), "fp8");
