@@ -171,8 +171,9 @@ class HighThroughputCalls:
         num_experts = expect_tensor(num_tokens_per_expert, "num_tokens_per_expert", 1).shape[0]
         transport = ranks.on(x.device).high_throughput(num_experts)
         self._configure(transport, config, x.is_cuda)
-        turn = self._streams.begin(x.device, previous_event, async_finish)
         is_token_in_rank = is_token_in_rank.contiguous()
+        num_tokens_per_expert = num_tokens_per_expert.contiguous()
+        turn = self._streams.begin(x.device, previous_event, async_finish)
         rows, received, ids, weights = send_rows(
             transport,
             payloads,
@@ -181,7 +182,7 @@ class HighThroughputCalls:
             num_worst_tokens,
             expert_alignment=expert_alignment,
             is_token_in_rank=is_token_in_rank,
-            tokens_per_expert=num_tokens_per_expert.contiguous(),
+            tokens_per_expert=num_tokens_per_expert,
             stream=turn.stream,
         )
         turn.adopt(rows)
@@ -243,17 +244,19 @@ class HighThroughputCalls:
             )
         biases = list_biases(bias)
         self._configure(route.transport, config, x.is_cuda)
+        given = front(x, route.num_rows)
+        weights = None if topk_weights is None else front(topk_weights, route.num_rows)
         turn = self._streams.begin(x.device, previous_event, async_finish)
         sums = route.transport.combine(
-            front(x, route.num_rows),
+            given,
             route.rows,
-            topk_weights=None if topk_weights is None else front(topk_weights, route.num_rows),
+            topk_weights=weights,
             bias=biases,
             stream=turn.stream,
         )
         turn.adopt(sums)
         found = sums.x, sums.topk_weights
-        return (*found, self._streams.end(turn, (x, topk_weights, *biases)))
+        return (*found, self._streams.end(turn, (given, weights, *biases)))
 
     def internode_dispatch(
         self,

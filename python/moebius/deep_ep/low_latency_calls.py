@@ -128,6 +128,7 @@ class LowLatencyCalls:
         )
         banks = self._banks_of(transport)
         banks.make_room()
+        ids = topk_idx.contiguous()
         turn = self._streams.begin(x.device, None, async_finish)
         options: dict[str, Any] = {
             "cast": ("fp8_ue8m0" if round_scale else "fp8") if use_fp8 else None,
@@ -137,7 +138,6 @@ class LowLatencyCalls:
             "into": into,
             "stream": turn.stream,
         }
-        ids = topk_idx.contiguous()
         if return_recv_hook:
             route = LowLatencyRoute(transport, transport.dispatch_start(x, ids, **options))
         else:
@@ -181,14 +181,15 @@ class LowLatencyCalls:
         if out is None:
             shape = (topk_weights.shape[0], x.shape[-1])
             out = torch.empty(shape, dtype=x.dtype, device=x.device)
-        turn = self._streams.begin(x.device, None, async_finish)
         given = rows.combine_buffer if zero_copy else x.contiguous()
-        ids = topk_idx.contiguous()
+        ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
+        turn = self._streams.begin(x.device, None, async_finish)
         if handle.route.is_combined:
-            rows, given = self._dispatch_again(handle, ids, given, turn.stream)
+            with cuda.stream(turn.stream):
+                rows, given = self._dispatch_again(handle, ids, given, turn.stream)
         handle.route.is_combined = True
         transport = handle.route.transport
-        arguments = (given, ids, topk_weights.contiguous(), rows)
+        arguments = (given, ids, weights, rows)
         options: dict[str, Any] = {
             "coding": "logfmt10" if use_logfmt else None,
             "wait_us": combine_wait_recv_cost_stats,
