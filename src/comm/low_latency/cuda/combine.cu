@@ -151,7 +151,8 @@ Kernel find_kernel(bool is_aligned) {
 
 // Rows of a logfmt coding.
 Kernel find_logfmt_kernel(DType dtype) {
-  return with_row_type(dtype, [](auto row) -> Kernel { return logfmt_kernel<decltype(row)>; });
+  return with_row_type(dtype,
+                       [](auto row) -> Kernel { return combine_logfmt_kernel<decltype(row)>; });
 }
 
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {

@@ -137,7 +137,7 @@ __device__ bool receive_logfmt(const Args& args, const Block& block, int token, 
 
 template <typename Type>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
-    logfmt_kernel(const __grid_constant__ Args args) {
+    combine_logfmt_kernel(const __grid_constant__ Args args) {
   __shared__ Block block;
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
