@@ -483,7 +483,12 @@ typedef struct moebius_quant_operand {
 
 /* ----------------------------------------------------------------------------- router --- */
 
-enum { MOEBIUS_SOFTMAX = 0, MOEBIUS_SIGMOID = 1, MOEBIUS_SQRT_SOFTPLUS = 2 };
+enum {
+  MOEBIUS_SOFTMAX = 0,
+  MOEBIUS_SIGMOID = 1,
+  MOEBIUS_SQRT_SOFTPLUS = 2,
+  MOEBIUS_SPARSE_MIXER = 3
+};
 
 /* How logits become ids and weights; struct RouterConfig in moebius/router.h has the steps. */
 typedef struct moebius_router_config {
@@ -497,6 +502,7 @@ typedef struct moebius_router_config {
   int64_t topk_groups;         /* 0: 1 */
   float routed_scaling_factor; /* 0: 1 */
   int32_t tensor_core_logits;  /* GPUs, bf16: sums in the order of the tensor cores */
+  float mixer_epsilon;         /* MOEBIUS_SPARSE_MIXER only */
 } moebius_router_config;
 
 /* Copied by the router; values are complete when the call is made. */
@@ -505,6 +511,7 @@ typedef struct moebius_router_weights {
   const moebius_tensor* gate;            /* [E, H]; NULL where the caller brings logits */
   const moebius_tensor* bias;            /* [E], added to the logits; may be NULL */
   const moebius_tensor* correction_bias; /* [E]; may be NULL */
+  const moebius_tensor* expert_scale;    /* [E], a factor of each expert's weight; may be NULL */
 } moebius_router_weights;
 
 /* Chooses experts.  weights NULL: the caller brings logits. */

@@ -23,6 +23,7 @@ enum class Scoring : uint8_t {
   kSoftmax,  // over all experts, or over the chosen ones with score_after_topk
   kSigmoid,
   kSqrtSoftplus,  // sqrt(log(1 + exp(x)))
+  kSparseMixer,   // of PhiMoE, see RouterConfig::mixer_epsilon
 };
 
 // Routing that ignores the logits, for load tests and benchmarks: K different experts per token,
@@ -56,6 +57,10 @@ using CustomRouting =
 //      the K chosen ones)
 //   6. renormalize: weights are divided by max(their sum, 1e-20)
 //   7. weights are multiplied by routed_scaling_factor
+//   8. and by expert_scale of their experts, where given
+// With kSparseMixer, steps 1 to 5 are done once for each of the K experts: m is the best logit of
+// the experts not chosen yet, whose expert is chosen.  Its weight is its softmax over those of them
+// for which (m - x) / max(|x|, m) <= 2 mixer_epsilon, where x is the logit.
 // Experts are in the order of decreasing c.  Source: vLLM's topk_softmax and grouped_topk kernels.
 // NaN and infinity never make an id invalid or repeated.  A NaN c counts as -inf.  A group whose
 // score is not finite is not eligible; with num_groups == 1 the row is one group, scored by its
@@ -70,6 +75,8 @@ struct RouterConfig {
   int64_t num_groups = 1;   // >= 1, divides E
   int64_t topk_groups = 1;  // <= num_groups
   float routed_scaling_factor = 1.0f;
+  // kSparseMixer only, at least 0.  It excludes groups, correction_bias and score_after_topk.
+  float mixer_epsilon = 0.01f;
   Simulation simulation = Simulation::kNone;
   double zipf_exponent = 1.0;
   // Simulation: equal seeds, shapes and call numbers give equal ids.  The call number counts the
@@ -88,6 +95,7 @@ struct RouterWeights {
   Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
   Tensor bias = {};             // [E], added to the logits; optional
   Tensor correction_bias = {};  // [E], see RouterConfig; optional
+  Tensor expert_scale = {};     // [E], see RouterConfig; optional
 };
 
 class Router {

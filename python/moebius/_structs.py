@@ -63,6 +63,7 @@ NVFP4 = 8
 SOFTMAX = 0
 SIGMOID = 1
 SQRT_SOFTPLUS = 2
+SPARSE_MIXER = 3
 SILU = 0
 GELU = 1
 GELU_TANH = 2
@@ -245,6 +246,7 @@ class RouterConfig(Struct):
         ("topk_groups", c_int64),
         ("routed_scaling_factor", c_float),
         ("tensor_core_logits", c_int32),
+        ("mixer_epsilon", c_float),
     ]
 
 
@@ -254,6 +256,7 @@ class RouterWeights(Struct):
         ("gate", POINTER(Tensor)),
         ("bias", POINTER(Tensor)),
         ("correction_bias", POINTER(Tensor)),
+        ("expert_scale", POINTER(Tensor)),
     ]
 
 

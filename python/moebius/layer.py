@@ -78,10 +78,10 @@ class MoeLayer(Handle):
     """A layer of experts, from a checkpoint or from tensors.
 
     Made here from tensors: w1 [L, N, H] and w2 [L, H, I] of this rank's experts, in the order of
-    their ids, plain or as `quant` says; activation and dtype as in Experts.  gate [E, H], bias [E]
-    and correction_bias [E] are the router's, with `router` as its config; without a gate each call
-    brings ids, or the option `routing` chooses.  Shared experts: shared_w1 [1, 2 * Is, H],
-    shared_w2 [1, H, Is], and shared_gate [1, H] if there is one.
+    their ids, plain or as `quant` says; activation and dtype as in Experts.  gate [E, H], bias [E],
+    correction_bias [E] and expert_scale [E] are the router's, with `router` as its config; without
+    a gate each call brings ids, or the option `routing` chooses.  Shared experts: shared_w1
+    [1, 2 * Is, H], shared_w2 [1, H, Is], and shared_gate [1, H] if there is one.
     In a group `num_experts` is that of all ranks, and `placement` has the rank of each expert; None
     is linear.  `hidden` and `intermediate` are those of whole experts, where ranks hold shards.
     The layer works on the device of `stream`, or on `device`, or where the group is, or where w1 is.
@@ -106,6 +106,7 @@ class MoeLayer(Handle):
         gate: Optional[SupportsDLPack] = None,
         bias: Optional[SupportsDLPack] = None,
         correction_bias: Optional[SupportsDLPack] = None,
+        expert_scale: Optional[SupportsDLPack] = None,
         apply_router_weight_on_input: bool = False,
         hidden: int = 0,
         intermediate: int = 0,
@@ -145,8 +146,8 @@ class MoeLayer(Handle):
             placement=placement_pointer(placement),
             shared_gate=view_pointer(shared_gate),
         )
-        if any(x is not None for x in (gate, bias, correction_bias)):
-            weights.router = pointer(router_weights(gate, bias, correction_bias))
+        if any(x is not None for x in (gate, bias, correction_bias, expert_scale)):
+            weights.router = pointer(router_weights(gate, bias, correction_bias, expert_scale))
         if shared_w1 is not None or shared_w2 is not None:
             weights.shared = pointer(weights_struct(shared_w1, shared_w2))
         if device is None and group is not None:
@@ -332,6 +333,7 @@ class MoeLayer(Handle):
         gate: Optional[SupportsDLPack] = None,
         bias: Optional[SupportsDLPack] = None,
         correction_bias: Optional[SupportsDLPack] = None,
+        expert_scale: Optional[SupportsDLPack] = None,
         stream: Any = None,
     ) -> None:
         """Replaces the values of weights in place, between calls, so that a recorded CUDA graph
@@ -342,8 +344,8 @@ class MoeLayer(Handle):
             weights.experts = pointer(weights_struct(w1, w2, quant, lora))
         if shared_w1 is not None or shared_w2 is not None:
             weights.shared = pointer(weights_struct(shared_w1, shared_w2))
-        if any(x is not None for x in (gate, bias, correction_bias)):
-            weights.router = pointer(router_weights(gate, bias, correction_bias))
+        if any(x is not None for x in (gate, bias, correction_bias, expert_scale)):
+            weights.router = pointer(router_weights(gate, bias, correction_bias, expert_scale))
         where = self._where if stream is None else named_stream(stream)
         check(lib.layer_update(self._get(), weights, where))
 

@@ -26,7 +26,12 @@ from .tensors import (
 
 __all__ = ["Router", "RouterConfig", "count_expert_tokens"]
 
-_SCORINGS = {"softmax": s.SOFTMAX, "sigmoid": s.SIGMOID, "sqrt_softplus": s.SQRT_SOFTPLUS}
+_SCORINGS = {
+    "softmax": s.SOFTMAX,
+    "sigmoid": s.SIGMOID,
+    "sqrt_softplus": s.SQRT_SOFTPLUS,
+    "sparse_mixer": s.SPARSE_MIXER,
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class RouterConfig:
     """How logits become ids and weights; moebius/router.h has the steps."""
 
     scoring: str = "softmax"
-    """softmax, sigmoid or sqrt_softplus."""
+    """softmax, sigmoid, sqrt_softplus, or sparse_mixer, which is the rule of PhiMoE."""
     score_after_topk: bool = False
     """Logits are selected, then scored."""
     renormalize: bool = False
@@ -45,6 +50,8 @@ class RouterConfig:
     routed_scaling_factor: float = 1.0
     tensor_core_logits: bool = False
     """GPUs, bf16: sums in the order of the tensor cores."""
+    mixer_epsilon: float = 0.01
+    """sparse_mixer only: router_jitter_noise in PhiMoE's configuration."""
 
     def _struct(self, num_experts: int, topk: int) -> s.RouterConfig:
         if self.scoring not in _SCORINGS:
@@ -61,14 +68,18 @@ class RouterConfig:
             topk_groups=self.topk_groups,
             routed_scaling_factor=self.routed_scaling_factor,
             tensor_core_logits=self.tensor_core_logits,
+            mixer_epsilon=self.mixer_epsilon,
         )
 
 
-def router_weights(gate: Any, bias: Any, correction_bias: Any) -> s.RouterWeights:
+def router_weights(
+    gate: Any, bias: Any, correction_bias: Any, expert_scale: Any
+) -> s.RouterWeights:
     return s.RouterWeights(
         gate=view_pointer(gate),
         bias=view_pointer(bias),
         correction_bias=view_pointer(correction_bias),
+        expert_scale=view_pointer(expert_scale),
     )
 
 
@@ -76,9 +87,9 @@ class Router(Handle):
     """Chooses the experts of each token: the K best of E.
 
     gate [E, H] makes the logits; it is None where the caller brings logits.  bias [E] is added to
-    them, correction_bias [E] only where experts are chosen.  All three are copied.  The router
-    works on `device`, or else where its weights are.  Raises InvalidArgument for what does not
-    fit."""
+    them, correction_bias [E] only where experts are chosen, and expert_scale [E] multiplies the
+    weights of chosen experts.  All are copied.  The router works on `device`, or else where its
+    weights are.  Raises InvalidArgument for what does not fit."""
 
     _destroy = lib.router_destroy
 
@@ -91,10 +102,12 @@ class Router(Handle):
         gate: Optional[SupportsDLPack] = None,
         bias: Optional[SupportsDLPack] = None,
         correction_bias: Optional[SupportsDLPack] = None,
+        expert_scale: Optional[SupportsDLPack] = None,
         device: Any = None,
     ) -> None:
-        weights = router_weights(gate, bias, correction_bias)
-        given = [x for x in (weights.gate, weights.bias, weights.correction_bias) if x]
+        weights = router_weights(gate, bias, correction_bias, expert_scale)
+        tensors = (weights.gate, weights.bias, weights.correction_bias, weights.expert_scale)
+        given = [x for x in tensors if x]
         if device is not None:
             where = device_struct(device)
         else:
@@ -148,14 +161,16 @@ class Router(Handle):
         gate: Optional[SupportsDLPack] = None,
         bias: Optional[SupportsDLPack] = None,
         correction_bias: Optional[SupportsDLPack] = None,
+        expert_scale: Optional[SupportsDLPack] = None,
         *,
         stream: Any = None,
     ) -> None:
         """Replaces the values of weights in place; shapes and types are those of before."""
-        given = next((x for x in (gate, bias, correction_bias) if x is not None), None)
+        tensors = (gate, bias, correction_bias, expert_scale)
+        given = next((x for x in tensors if x is not None), None)
         if given is None:
             return
-        weights = router_weights(gate, bias, correction_bias)
+        weights = router_weights(gate, bias, correction_bias, expert_scale)
         check(lib.router_update(self._get(), weights, stream_handle(stream, given)))
 
 

@@ -33,7 +33,7 @@ RouterConfig read_router_config(const moebius_router_config* given, Device devic
   result.num_experts = read_num_experts(config.num_experts);
   result.topk = config.topk;
   result.scoring =
-      static_cast<Scoring>(read_choice(config.scoring, MOEBIUS_SQRT_SOFTPLUS, "scoring"));
+      static_cast<Scoring>(read_choice(config.scoring, MOEBIUS_SPARSE_MIXER, "scoring"));
   result.score_after_topk = read_flag(config.score_after_topk, "score_after_topk");
   result.renormalize = read_flag(config.renormalize, "renormalize");
   result.num_groups = or_one(config.num_groups);
@@ -42,6 +42,7 @@ RouterConfig read_router_config(const moebius_router_config* given, Device devic
   if (read_flag(config.tensor_core_logits, "tensor_core_logits")) {
     result.logit_sums = LogitSums::kTensorCores;
   }
+  result.mixer_epsilon = config.mixer_epsilon;
   result.device = device;
   return result;
 }
@@ -51,7 +52,8 @@ RouterWeights read_router_weights(const moebius_router_weights* given, const Str
   return {
       .gate = read_optional_tensor(weights.gate, "gate", stream),
       .bias = read_optional_tensor(weights.bias, "bias", stream),
-      .correction_bias = read_optional_tensor(weights.correction_bias, "correction_bias", stream)};
+      .correction_bias = read_optional_tensor(weights.correction_bias, "correction_bias", stream),
+      .expert_scale = read_optional_tensor(weights.expert_scale, "expert_scale", stream)};
 }
 
 }  // namespace moebius::c_api

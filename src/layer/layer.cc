@@ -126,7 +126,7 @@ bool is_given(const ExpertWeights& weights) {
 }
 
 bool is_given(const RouterWeights& weights) {
-  return weights.gate || weights.bias || weights.correction_bias;
+  return weights.gate || weights.bias || weights.correction_bias || weights.expert_scale;
 }
 
 Tensor widened(const Tensor& counts) {

@@ -19,6 +19,7 @@ struct Model {
   Tensor gate;                         // [E, H] f32, f16 or bf16 on the CPU, our own; optional
   std::vector<float> bias;             // [E], zeros when there is none
   std::vector<float> correction_bias;  // [E], or empty
+  std::vector<float> expert_scale;     // [E], or empty
 };
 
 // Router has checked the arguments of these functions.  It handles simulated and custom routing

@@ -81,13 +81,29 @@ void check(const RouterConfig& config, const RouterWeights& weights) {
     expect_finite(weights.gate, "gate");
   }
   for (const auto& [bias, what] :
-       {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias")}) {
+       {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias"),
+        std::pair(&weights.expert_scale, "expert_scale")}) {
     if (*bias) {
       expect_float(*bias, what);
       expect_shape(*bias, {config.num_experts}, what);
       expect_finite(*bias, what, bias == &weights.correction_bias);
     }
   }
+}
+
+// What Scoring::kSparseMixer, which has steps of its own, goes with.
+void check_mixer(const RouterConfig& config, const RouterWeights& weights) {
+  if (config.scoring != Scoring::kSparseMixer) {
+    return;
+  }
+  expect(std::isfinite(config.mixer_epsilon) && config.mixer_epsilon >= 0.0f, [&] {
+    return fmt::format("mixer_epsilon is {}, expected a finite number of at least 0",
+                       config.mixer_epsilon);
+  });
+  expect_eq(config.num_groups, 1, "num_groups, with the sparse mixer,");
+  expect(!config.score_after_topk,
+         "score_after_topk is true, expected false with the sparse mixer");
+  expect(!weights.correction_bias, "correction_bias is given, expected none with the sparse mixer");
 }
 
 std::vector<float> to_floats(const Tensor& tensor) {
@@ -104,11 +120,13 @@ Tensor on_cpu(Tensor tensor, Device device, std::string_view what) {
 }
 
 RouterWeights facts_of(const RouterWeights& weights) {
-  return {facts_of(weights.gate), facts_of(weights.bias), facts_of(weights.correction_bias)};
+  return {facts_of(weights.gate), facts_of(weights.bias), facts_of(weights.correction_bias),
+          facts_of(weights.expert_scale)};
 }
 
 router::Model make_model(RouterConfig config, RouterWeights given) {
   check(config);
+  check_mixer(config, given);
   if (config.num_groups == config.num_experts) {  // the best K experts are in the best K groups
     config.num_groups = config.topk_groups = 1;
   }
@@ -116,6 +134,7 @@ router::Model make_model(RouterConfig config, RouterWeights given) {
       on_cpu(std::move(given.gate), config.device, "gate"),
       on_cpu(std::move(given.bias), config.device, "bias"),
       on_cpu(std::move(given.correction_bias), config.device, "correction_bias"),
+      on_cpu(std::move(given.expert_scale), config.device, "expert_scale"),
   };
   check(config, weights);
   router::Model model;
@@ -125,6 +144,9 @@ router::Model make_model(RouterConfig config, RouterWeights given) {
   model.gate = own(std::move(weights.gate));
   if (weights.correction_bias) {
     model.correction_bias = to_floats(weights.correction_bias);
+  }
+  if (weights.expert_scale) {
+    model.expert_scale = to_floats(weights.expert_scale);
   }
   return model;
 }
@@ -163,6 +185,7 @@ router::Model Router::State::updated(const RouterWeights& weights) const {
   expect_like(weights.gate, given.gate, "gate");
   expect_like(weights.bias, given.bias, "bias");
   expect_like(weights.correction_bias, given.correction_bias, "correction_bias");
+  expect_like(weights.expert_scale, given.expert_scale, "expert_scale");
   return make_model(model.config, weights);
 }
 
@@ -190,6 +213,7 @@ void Router::update_weights(const RouterWeights& weights, const Stream& stream) 
   state_->model.gate = std::move(model.gate);
   state_->model.bias = std::move(model.bias);
   state_->model.correction_bias = std::move(model.correction_bias);
+  state_->model.expert_scale = std::move(model.expert_scale);
   if (!state_->impl->update(stream)) {
     state_->impl = state_->entry.make(state_->model);
   }

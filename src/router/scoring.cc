@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "router/exp.h"
 
@@ -50,19 +51,19 @@ void score(Scoring scoring, float* s, int64_t n) {
     case Scoring::kSqrtSoftplus:
       std::transform(s, s + n, s, sqrt_softplus);
       break;
+    case Scoring::kSparseMixer:  // mix_sparsely() scores
+      break;
   }
 }
 
-void weigh(const RouterConfig& config,
-           const float* s,
-           const int32_t* ids,
-           int64_t num_eligible,
-           float* weights) {
-  std::transform(ids, ids + num_eligible, weights, [s](int32_t id) { return s[id]; });
-  std::fill(weights + num_eligible, weights + config.topk, 0.0f);
-  if (config.score_after_topk) {
-    score(config.scoring, weights, num_eligible);
-  }
+namespace {
+
+// Steps 6 to 8, on the weights of the first num_eligible experts.
+void scale_weights(const RouterConfig& config,
+                   std::span<const float> expert_scale,
+                   const int32_t* ids,
+                   int64_t num_eligible,
+                   float* weights) {
   float factor = config.routed_scaling_factor;
   float sum = 1.0f;
   if (config.renormalize) {
@@ -76,6 +77,68 @@ void weigh(const RouterConfig& config,
   }
   for (int64_t k = 0; k < num_eligible; ++k) {
     weights[k] = weights[k] / sum * factor;
+    if (!expert_scale.empty()) {
+      weights[k] *= expert_scale[static_cast<size_t>(ids[k])];
+    }
+  }
+}
+
+}  // namespace
+
+void weigh(const RouterConfig& config,
+           std::span<const float> expert_scale,
+           const float* s,
+           const int32_t* ids,
+           int64_t num_eligible,
+           float* weights) {
+  std::transform(ids, ids + num_eligible, weights, [s](int32_t id) { return s[id]; });
+  std::fill(weights + num_eligible, weights + config.topk, 0.0f);
+  if (config.score_after_topk) {
+    score(config.scoring, weights, num_eligible);
+  }
+  scale_weights(config, expert_scale, ids, num_eligible, weights);
+}
+
+void mix_sparsely(const RouterConfig& config,
+                  std::span<const float> expert_scale,
+                  const float* logits,
+                  int32_t* ids,
+                  float* weights) {
+  constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+  std::vector<float> open(logits, logits + config.num_experts);
+  std::replace_if(
+      open.begin(), open.end(), [](float x) { return x != x; }, kNegInf);
+  std::vector<float> near(open.size());
+  int64_t found = 0;
+  for (; found < config.topk; ++found) {
+    const auto best = std::max_element(open.begin(), open.end());
+    const float most = *best;
+    if (most == kNegInf || (found == 0 && !std::isfinite(most))) {
+      break;
+    }
+    std::transform(open.begin(), open.end(), near.begin(), [&](float x) {
+      const float scale = std::fabs(x) > most ? std::fabs(x) : most;
+      return (most - x) / scale > 2.0f * config.mixer_epsilon ? kNegInf : x;
+    });
+    softmax(near.data(), config.num_experts);
+    ids[found] = static_cast<int32_t>(best - open.begin());
+    weights[found] = near[static_cast<size_t>(ids[found])];
+    *best = kNegInf;
+  }
+  if (found == 0) {
+    weigh_evenly(config.topk, ids, weights);
+    return;
+  }
+  std::fill(weights + found, weights + config.topk, 0.0f);
+  append_unused(found, config.topk, ids);
+  scale_weights(config, expert_scale, ids, found, weights);
+}
+
+void append_unused(int64_t found, int64_t topk, int32_t* ids) {
+  for (int32_t id = 0; found < topk; ++id) {
+    if (std::find(ids, ids + found, id) == ids + found) {
+      ids[found++] = id;
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "moebius/router.h"
 
@@ -23,13 +24,25 @@ inline constexpr int kSumLanes = 16;
 // only.
 void score(Scoring scoring, float* s, int64_t n);
 
-// Steps 5 to 7: computes weights[0, K) of experts ids[0, K).  The first num_eligible experts were
+// Steps 5 to 8: computes weights[0, K) of experts ids[0, K).  The first num_eligible experts were
 // eligible; the others get weight 0.  s[0, E) holds scores, or logits with score_after_topk.
+// expert_scale is empty or [E].
 void weigh(const RouterConfig& config,
+           std::span<const float> expert_scale,
            const float* s,
            const int32_t* ids,
            int64_t num_eligible,
            float* weights);
+
+// All steps of Scoring::kSparseMixer for one row of logits [E].
+void mix_sparsely(const RouterConfig& config,
+                  std::span<const float> expert_scale,
+                  const float* logits,
+                  int32_t* ids,
+                  float* weights);
+
+// Slots [found, K) take the lowest ids not among the first `found`.
+void append_unused(int64_t found, int64_t topk, int32_t* ids);
 
 // Fills a row without an eligible group: ids 0..K-1 with weight 1/K.
 void weigh_evenly(int64_t topk, int32_t* ids, float* weights);

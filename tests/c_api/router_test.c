@@ -25,18 +25,22 @@ static void choose(const double* scores, int* ids) {
 
 static void check_routing(int32_t scoring, int renormalize, int has_correction, int32_t ids_dtype) {
   static float hidden[T * H], gate[E * H], bias[E], correction[E], logits[T * E], weights[T * K];
+  static float scale[E];
   int64_t ids[T * K]; /* room for i32, too */
   fill(hidden, T * H, 1);
   fill(gate, E * H, 2);
   fill(bias, E, 3);
   fill(correction, E, 4);
+  fill(scale, E, 6);
   const moebius_tensor tg = matrix_of(gate, MOEBIUS_F32, E, H),
                        tb = vector_of(bias, MOEBIUS_F32, E);
-  const moebius_tensor tc = vector_of(correction, MOEBIUS_F32, E);
+  const moebius_tensor tc = vector_of(correction, MOEBIUS_F32, E),
+                       ts = vector_of(scale, MOEBIUS_F32, E);
   moebius_router_weights given = {.struct_size = sizeof(given),
                                   .gate = &tg,
                                   .bias = &tb,
-                                  .correction_bias = has_correction ? &tc : NULL};
+                                  .correction_bias = has_correction ? &tc : NULL,
+                                  .expert_scale = &ts};
   const moebius_router_config config = {.struct_size = sizeof(config),
                                         .num_experts = E,
                                         .topk = K,
@@ -78,12 +82,37 @@ static void check_routing(int32_t scoring, int renormalize, int has_correction, 
         const int64_t id =
             ids_dtype == MOEBIUS_I64 ? ids[t * K + k] : (int64_t)((int32_t*)ids)[t * K + k];
         CHECK_EQ(id, expected[k]);
-        CHECK_NEAR(weights[t * K + k], 2.5 * scores[expected[k]] / (renormalize ? sum : 1), 1e-5);
+        const double weight = 2.5 * scores[expected[k]] / (renormalize ? sum : 1);
+        CHECK_NEAR(weights[t * K + k], weight * (double)scale[expected[k]], 1e-5);
       }
     }
     fill(gate, E * H, 5); /* copied before, so only the update counts */
     CHECK_OK(moebius_router_update(router, &given, NULL));
   }
+  CHECK_OK(moebius_router_destroy(router));
+}
+
+/* Logits 3 and 4 are near each other, and 1 is not; 1 is all that is left for the third place. */
+static void check_sparse_mixer(void) {
+  float logits[3] = {3, 1, 4}, weights[3];
+  int32_t ids[3];
+  const moebius_router_config config = {.struct_size = sizeof(config),
+                                        .num_experts = 3,
+                                        .topk = 3,
+                                        .scoring = MOEBIUS_SPARSE_MIXER,
+                                        .mixer_epsilon = 0.25f};
+  moebius_router router = NULL;
+  CHECK_OK(moebius_router_create(&config, NULL, kCpu, &router));
+  const moebius_tensor tl = matrix_of(logits, MOEBIUS_F32, 1, 3);
+  const moebius_tensor ti = matrix_of(ids, MOEBIUS_I32, 1, 3);
+  const moebius_tensor tw = matrix_of(weights, MOEBIUS_F32, 1, 3);
+  CHECK_OK(moebius_router_select(router, &tl, &ti, &tw, NULL));
+  CHECK_EQ(ids[0], 2);
+  CHECK_EQ(ids[1], 0);
+  CHECK_EQ(ids[2], 1);
+  CHECK_NEAR(weights[0], 1 / (1 + exp(-1.0)), 1e-6);
+  CHECK_NEAR(weights[1], 1, 1e-6);
+  CHECK_NEAR(weights[2], 1, 1e-6);
   CHECK_OK(moebius_router_destroy(router));
 }
 
@@ -204,6 +233,7 @@ void test_router(void) {
   check_routing(MOEBIUS_SOFTMAX, 1, 0, MOEBIUS_I64);
   check_routing(MOEBIUS_SIGMOID, 1, 1, MOEBIUS_I32);
   check_routing(MOEBIUS_SQRT_SOFTPLUS, 0, 0, MOEBIUS_I64);
+  check_sparse_mixer();
   check_counts();
   check_misuse();
 }

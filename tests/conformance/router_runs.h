@@ -98,7 +98,7 @@ inline std::optional<int64_t> first_difference(const Tensor& a, const Tensor& b)
 inline bool takes(const std::string& impl,
                   const RouterConfig& config,
                   const RouterWeights& weights) {
-  return entry_of(impl).supports({config, weights.gate, {}, {}}).ok;
+  return entry_of(impl).supports({config, weights.gate, {}, {}, {}}).ok;
 }
 
 struct LogitsProblem {

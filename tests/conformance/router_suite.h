@@ -205,6 +205,44 @@ TEST_P(RouterConformance, SelectsLikeRefWhereLogitsAreNotFinite) {
   }
 }
 
+TEST_P(RouterConformance, TheSparseMixerSelectsLikeRef) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t num_experts : {1, 2, 16, 33, 64, 257, 1024}) {
+    for (const int64_t topk : {1, 2, 5}) {
+      for (const bool renormalize : {false, true}) {
+        RouterConfig config;
+        config.num_experts = num_experts;
+        config.topk = std::min(topk, num_experts);
+        config.scoring = Scoring::kSparseMixer;
+        config.mixer_epsilon = 0.1f;
+        config.renormalize = renormalize;
+        Tensor logits = random_logits(65, num_experts, 23);
+        for (int64_t t = 0; t < 12; ++t) {  // zeros, ties, and what is not finite
+          float* row = logits.data<float>() + t * num_experts;
+          const float values[] = {0.0f, -0.0f, kNaN, kInf, -kInf, 1.5f};
+          row[t * 5 % num_experts] = values[t % 6];
+          row[t * 3 % num_experts] = values[t % 6];
+        }
+        SCOPED_TRACE("E " + std::to_string(num_experts) + " K " + std::to_string(topk));
+        expect_selects_like_ref(config, {}, logits);
+      }
+    }
+  }
+}
+
+TEST_P(RouterConformance, ScalesOfExpertsAreThoseOfRef) {
+  for (const Method& method : kMethods) {
+    for (const int64_t num_experts : {8, 60, 256}) {
+      RouterWeights weights = make_weights(method, num_experts);
+      weights.expert_scale = random_tensor({num_experts}, DType::kBF16, 6);
+      SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(num_experts));
+      expect_selects_like_ref(make_config(method, num_experts, 6), weights,
+                              random_logits(65, num_experts, 29));
+    }
+  }
+}
+
 TEST_P(RouterConformance, SelectDoesNotDependOnTheNumberOfThreads) {
   const Tensor logits = random_logits(513, 64, 2);
   for (const int num_threads : {1, 3, 8}) {

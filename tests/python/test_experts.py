@@ -185,6 +185,16 @@ def test_routers_score_by_sigmoid_within_groups() -> None:
         moebius.Router(8, 2, moebius.RouterConfig(routed_scaling_factor=0))
 
 
+def test_routers_mix_sparsely_and_scale_experts() -> None:
+    config = moebius.RouterConfig(scoring="sparse_mixer", mixer_epsilon=0.25)
+    scale = np.array([1, 2, 3, 4], np.float32)
+    router = moebius.Router(4, 2, config, gate=np.zeros((4, 8), np.float32), expert_scale=scale)
+    ids, weights = router.select(np.array([[3, 1, 4, 2.5]], np.float32))
+    np.testing.assert_array_equal(ids, [[2, 0]])
+    first = 1 / (1 + np.exp(-1) + np.exp(-1.5))
+    np.testing.assert_allclose(weights, [[3 * first, 1 / (1 + np.exp(-0.5))]], rtol=1e-5)
+
+
 def test_routers_follow_updates() -> None:
     hidden = MODEL.tokens(4)[0]
     router = moebius.Router(8, 2, gate=MODEL.gate)

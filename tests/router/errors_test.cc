@@ -48,6 +48,17 @@ TEST(RouterErrors, ConfigsThatCannotWork) {
   expect_mentions(refusal({.num_experts = 8, .routed_scaling_factor = NAN}),
                   "routed_scaling_factor is nan");
   expect_mentions(refusal({.num_experts = 8, .zipf_exponent = -1.0}), "zipf_exponent is -1");
+  const auto mixer = [](RouterConfig config, const RouterWeights& weights = {}) {
+    config.num_experts = 8;
+    config.scoring = Scoring::kSparseMixer;
+    return refusal(config, weights);
+  };
+  expect_mentions(mixer({.mixer_epsilon = -0.5f}), "mixer_epsilon is -0.5, expected a finite");
+  expect_mentions(mixer({.num_groups = 2, .topk_groups = 2}),
+                  "num_groups, with the sparse mixer, is 2, expected 1");
+  expect_mentions(mixer({.score_after_topk = true}), "score_after_topk is true, expected false");
+  expect_mentions(mixer({}, {.correction_bias = Tensor::zeros({8}, DType::kF32)}),
+                  "correction_bias is given, expected none");
 }
 
 TEST(RouterErrors, SumsOfTensorCoresAreOfGpus) {
@@ -71,6 +82,8 @@ TEST(RouterErrors, WeightsOfTheWrongShapeOrType) {
                   "shape of bias is [9], expected [8]");
   expect_mentions(refusal(config, {.correction_bias = Tensor::zeros({1, 8}, DType::kF32)}),
                   "shape of correction_bias is [1, 8], expected [8]");
+  expect_mentions(refusal(config, {.expert_scale = Tensor::zeros({7}, DType::kF32)}),
+                  "shape of expert_scale is [7], expected [8]");
 }
 
 TEST(RouterErrors, NaNInAWeightIsNamed) {

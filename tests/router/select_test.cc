@@ -40,6 +40,7 @@ class Select : public ::testing::Test {
     const auto num_experts = static_cast<int64_t>(logits.size());
     config.num_experts = num_experts;
     RouterWeights router_weights;
+    router_weights.expert_scale = expert_scale;
     if (!correction_bias.empty()) {
       router_weights.correction_bias =
           Tensor::borrow(correction_bias.data(), {num_experts}, DType::kF32);
@@ -65,6 +66,7 @@ class Select : public ::testing::Test {
     }
   }
 
+  Tensor expert_scale;
   Ids ids;
   Floats weights;
 };
@@ -124,6 +126,35 @@ TEST_F(Select, ScoreAfterTopkChoosesWhereSigmoidSaturates) {
   EXPECT_EQ(ids, (Ids{1}));
   run({.topk = 1, .scoring = Scoring::kSigmoid}, {30.0f, 40.0f});
   EXPECT_EQ(ids, (Ids{0}));
+}
+
+// With epsilon 0.25 the logits of at least half the best one are near.  The first choice weighs 4
+// against 3 and 2.5, and the second one weighs 3 against 2.5.
+TEST_F(Select, TheSparseMixerWeighsAgainstExpertsThatAreNear) {
+  run({.topk = 2, .scoring = Scoring::kSparseMixer, .mixer_epsilon = 0.25f},
+      {3.0f, 1.0f, 4.0f, 2.5f, -4.0f});
+  const float e = std::exp(1.0f);
+  EXPECT_EQ(ids, (Ids{2, 0}));
+  const float first = 1.0f + 1.0f / e + std::exp(-1.5f);
+  EXPECT_NEAR(weights[0], 1.0f / first, 1e-6f);
+  const float second = 1.0f + std::exp(-0.5f);
+  EXPECT_NEAR(weights[1], 1.0f / second, 1e-6f);
+}
+
+// Below zero a logit is compared by its own size.
+TEST_F(Select, TheSparseMixerTakesTheLargerMagnitude) {
+  run({.topk = 1, .scoring = Scoring::kSparseMixer, .mixer_epsilon = 0.25f}, {-1.0f, -1.5f, -3.0f});
+  EXPECT_EQ(ids, (Ids{0}));
+  EXPECT_NEAR(weights[0], 1.0f / (1.0f + std::exp(-0.5f)), 1e-6f);
+}
+
+TEST_F(Select, ScalesOfExpertsComeLast) {
+  Floats scale = {1.0f, 2.0f, 3.0f, 0.5f};
+  expert_scale = Tensor::borrow(scale.data(), {4}, DType::kF32);
+  run({.topk = 2, .renormalize = true, .routed_scaling_factor = 7.0f}, kTenths);
+  EXPECT_EQ(ids, (Ids{3, 2}));
+  EXPECT_NEAR(weights[0], 4.0f / 7.0f * 7.0f * 0.5f, 1e-5f);
+  EXPECT_NEAR(weights[1], 3.0f / 7.0f * 7.0f * 3.0f, 1e-5f);
 }
 
 TEST_F(Select, CorrectionBiasChoosesButDoesNotWeigh) {

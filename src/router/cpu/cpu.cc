@@ -220,6 +220,10 @@ class Cpu final : public Impl {
   }
 
   void select_row(const float* logits, int32_t* ids, float* weights) const {
+    if (config_.scoring == Scoring::kSparseMixer) {
+      mix_sparsely(config_, model_.expert_scale, logits, ids, weights);
+      return;
+    }
     alignas(64) float s[kMaxExperts];
     alignas(64) float keys[kMaxExperts];
     const int64_t n = padded();
@@ -241,8 +245,8 @@ class Cpu final : public Impl {
       weigh_evenly(config_.topk, ids, weights);
       return;
     }
-    append_unused(found, ids);
-    weigh(config_, s, ids, found, weights);
+    append_unused(found, config_.topk, ids);
+    weigh(config_, model_.expert_scale, s, ids, found, weights);
   }
 
   void score_row(float* s, int64_t n) const {
@@ -252,6 +256,7 @@ class Cpu final : public Impl {
       case Scoring::kSigmoid:
         return ops_.sigmoid(s, n);
       case Scoring::kSqrtSoftplus:
+      case Scoring::kSparseMixer:
         return score(config_.scoring, s, config_.num_experts);
     }
   }
@@ -280,15 +285,6 @@ class Cpu final : public Impl {
     for (int64_t g = 0; g < config_.num_groups; ++g) {
       if (!is_kept[g]) {
         std::fill(keys + g * size, keys + (g + 1) * size, kNegInf);
-      }
-    }
-  }
-
-  // Slots [found, K) take the lowest ids not among the first `found`.
-  void append_unused(int64_t found, int32_t* ids) const {
-    for (int32_t id = 0; found < config_.topk; ++id) {
-      if (std::find(ids, ids + found, id) == ids + found) {
-        ids[found++] = id;
       }
     }
   }

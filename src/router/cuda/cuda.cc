@@ -27,6 +27,9 @@ class Cuda final : public Impl {
     if (!model.correction_bias.empty()) {
       correction_bias_ = room(per_expert, DType::kF32);
     }
+    if (!model.expert_scale.empty()) {
+      expert_scale_ = room(per_expert, DType::kF32);
+    }
     if (model.gate) {
       gate_ = room(model.gate.shape(), model.gate.dtype());
     }
@@ -37,6 +40,9 @@ class Cuda final : public Impl {
     copy(of_host(model_.bias), bias_, stream);
     if (correction_bias_) {
       copy(of_host(model_.correction_bias), correction_bias_, stream);
+    }
+    if (expert_scale_) {
+      copy(of_host(model_.expert_scale), expert_scale_, stream);
     }
     if (gate_) {
       copy(model_.gate, gate_, stream);
@@ -77,7 +83,9 @@ class Cuda final : public Impl {
                    .score_after_topk = config.score_after_topk,
                    .renormalize = config.renormalize,
                    .routed_scaling_factor = config.routed_scaling_factor,
+                   .mixer_epsilon = config.mixer_epsilon,
                    .correction_bias = correction_bias_ ? correction_bias_.data<float>() : nullptr,
+                   .expert_scale = expert_scale_ ? expert_scale_.data<float>() : nullptr,
                    .ids = IdsOut::of(ids),
                    .weights = weights.data<float>()},
                   cuda::as_stream(stream.native_handle()));
@@ -88,6 +96,7 @@ class Cuda final : public Impl {
   Tensor gate_;
   Tensor bias_;
   Tensor correction_bias_;  // undefined: none
+  Tensor expert_scale_;     // undefined: none
 };
 
 }  // namespace

@@ -26,7 +26,9 @@ struct SelectArgs {
   bool score_after_topk;
   bool renormalize;
   float routed_scaling_factor;
+  float mixer_epsilon;           // kSparseMixer only
   const float* correction_bias;  // [E] or nullptr
+  const float* expert_scale;     // [E] or nullptr
   IdsOut ids;                    // [T, K]
   float* weights;                // [T, K]
 };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One warp per token does RouterConfig's seven steps.  Lane l holds experts l, l + 32, ...  Two
+// One warp per token does RouterConfig's steps.  Lane l holds experts l, l + 32, ...  Two
 // warp-wide integer reductions find the best expert of a step, on keys that have the order of the
 // scores.  There are few bytes (4096 x 256 logits are 4.2 MB, 1 us).  The latency of the K steps
 // matters, and many warps hide it.
@@ -80,25 +80,9 @@ __device__ Shared shared_of(const SelectArgs& a, float* memory) {
   return s;
 }
 
-// Step 1.
+// Sums the exponentials of experts in the order of scoring.h.
 template <int kPerLane>
-__device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
-  switch (a.scoring) {
-    case Scoring::kSigmoid:
-#pragma unroll
-      for (int j = 0; j < kPerLane; ++j) {
-        s[j] = sigmoid(s[j]);
-      }
-      return;
-    case Scoring::kSqrtSoftplus:
-#pragma unroll
-      for (int j = 0; j < kPerLane; ++j) {
-        s[j] = sqrt_softplus(s[j]);
-      }
-      return;
-    case Scoring::kSoftmax:
-      break;
-  }
+__device__ __forceinline__ void softmax_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
   float max = neg_inf();
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
@@ -118,6 +102,29 @@ __device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
   for (int j = 0; j < kPerLane; ++j) {
     s[j] /= sum;
   }
+}
+
+// Step 1.
+template <int kPerLane>
+__device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
+  switch (a.scoring) {
+    case Scoring::kSigmoid:
+#pragma unroll
+      for (int j = 0; j < kPerLane; ++j) {
+        s[j] = sigmoid(s[j]);
+      }
+      return;
+    case Scoring::kSqrtSoftplus:
+#pragma unroll
+      for (int j = 0; j < kPerLane; ++j) {
+        s[j] = sqrt_softplus(s[j]);
+      }
+      return;
+    case Scoring::kSoftmax:
+    case Scoring::kSparseMixer:
+      break;
+  }
+  softmax_row(a, lane, s);
 }
 
 // Step 3: experts that may not be chosen get the key of -inf.  Returns false when no group is
@@ -253,16 +260,11 @@ __device__ void score_chosen(Scoring scoring, int lane, float* weights, int n) {
   }
 }
 
-// Steps 5 to 7.
-__device__ void weigh(const SelectArgs& a, int lane, int num_eligible, const Shared& shared) {
-  for (int k = lane; k < num_eligible; k += kWarp) {
-    shared.weights[k] = shared.scores[shared.ids[k]];
-  }
-  __syncwarp();
-  if (a.score_after_topk) {
-    score_chosen(a.scoring, lane, shared.weights, num_eligible);
-    __syncwarp();
-  }
+// Steps 6 to 8.
+__device__ __forceinline__ void scale_weights(const SelectArgs& a,
+                                              int lane,
+                                              int num_eligible,
+                                              const Shared& shared) {
   float sum = 1.0f;
   if (a.renormalize) {
     sum = 0.0f;
@@ -274,6 +276,38 @@ __device__ void weigh(const SelectArgs& a, int lane, int num_eligible, const Sha
   __syncwarp();
   for (int k = lane; k < a.topk; k += kWarp) {
     shared.weights[k] = k < num_eligible ? shared.weights[k] / sum * a.routed_scaling_factor : 0.0f;
+    if (a.expert_scale != nullptr && k < num_eligible) {
+      shared.weights[k] *= a.expert_scale[shared.ids[k]];
+    }
+  }
+}
+
+// Steps 5 to 8.
+__device__ void weigh(const SelectArgs& a, int lane, int num_eligible, const Shared& shared) {
+  for (int k = lane; k < num_eligible; k += kWarp) {
+    shared.weights[k] = shared.scores[shared.ids[k]];
+  }
+  __syncwarp();
+  if (a.score_after_topk) {
+    score_chosen(a.scoring, lane, shared.weights, num_eligible);
+    __syncwarp();
+  }
+  scale_weights(a, lane, num_eligible, shared);
+}
+
+// Fills a row without an eligible expert.
+__device__ void store_evenly(const SelectArgs& a, int lane, int64_t token) {
+  for (int k = lane; k < a.topk; k += kWarp) {
+    a.ids.set(token * a.topk + k, k);
+    a.weights[token * a.topk + k] = 1.0f / static_cast<float>(a.topk);
+  }
+}
+
+__device__ void store_row(const SelectArgs& a, int lane, int64_t token, const Shared& shared) {
+  __syncwarp();
+  for (int k = lane; k < a.topk; k += kWarp) {
+    a.ids.set(token * a.topk + k, shared.ids[k]);
+    a.weights[token * a.topk + k] = shared.weights[k];
   }
 }
 
@@ -317,10 +351,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
   const bool has_group = a.num_groups == 1 || mask_groups(a, lane, shared, c, keys);
   const int found = has_group ? choose(a, lane, keys, shared) : 0;
   if (found == 0) {
-    for (int k = lane; k < a.topk; k += kWarp) {
-      a.ids.set(token * a.topk + k, k);
-      a.weights[token * a.topk + k] = 1.0f / static_cast<float>(a.topk);
-    }
+    store_evenly(a, lane, token);
     return;
   }
   if (found < a.topk && lane == 0) {
@@ -328,11 +359,77 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
   }
   __syncwarp();
   weigh(a, lane, found, shared);
-  __syncwarp();
-  for (int k = lane; k < a.topk; k += kWarp) {
-    a.ids.set(token * a.topk + k, shared.ids[k]);
-    a.weights[token * a.topk + k] = shared.weights[k];
+  store_row(a, lane, token, shared);
+}
+
+// Scoring::kSparseMixer, as mix_sparsely() of scoring.h does it.
+template <int kPerLane>
+__global__ void __launch_bounds__(kMaxWarps* kWarp)
+    mixer_kernel(const __grid_constant__ SelectArgs a) {
+  extern __shared__ float memory[];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
+  if (token >= a.num_tokens) {
+    return;
   }
+  const Shared shared =
+      shared_of(a, memory + warp * shared_words(a.num_experts, a.num_groups, a.topk));
+  float open[kPerLane];  // logits; those of chosen experts and NaN are -inf
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    const int e = lane + j * kWarp;
+    open[j] = e < a.num_experts ? a.logits[token * a.num_experts + e] : neg_inf();
+    // Adding 0 turns -0 into +0, because the two must have equal keys.
+    open[j] = open[j] == open[j] ? open[j] + 0.0f : neg_inf();
+  }
+  int found = 0;
+  for (; found < a.topk; ++found) {
+    float own = neg_inf();
+    int own_id = a.num_experts;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      if (open[j] > own) {  // the lowest id among equals wins
+        own = open[j];
+        own_id = lane + j * kWarp;
+      }
+    }
+    const float most = warp_max(own);
+    if (most == neg_inf() || (found == 0 && !isfinite(most))) {
+      break;
+    }
+    const auto id = static_cast<int>(
+        __reduce_min_sync(kAll, own == most ? static_cast<unsigned>(own_id) : kAll));
+    float near[kPerLane];
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const float x = open[j];
+      const float scale = fabsf(x) > most ? fabsf(x) : most;
+      near[j] = (most - x) / scale > 2.0f * a.mixer_epsilon ? neg_inf() : x;
+    }
+    softmax_row(a, lane, near);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      if (lane + j * kWarp == id) {
+        open[j] = neg_inf();
+        shared.ids[found] = id;
+        shared.weights[found] = near[j];
+      }
+    }
+  }
+  if (found == 0) {
+    store_evenly(a, lane, token);
+    return;
+  }
+  __syncwarp();
+  if (found < a.topk && lane == 0) {
+    append_unused(a, found, shared.ids);
+  }
+  __syncwarp();
+  scale_weights(a, lane, found, shared);
+  store_row(a, lane, token, shared);
 }
 
 template <int kPerLane>
@@ -342,7 +439,9 @@ void launch(const SelectArgs& args, cudaStream_t stream) {
       static_cast<int>(sizeof(float)) * shared_words(args.num_experts, args.num_groups, args.topk);
   const int warps = std::clamp(kSharedBytes / warp_bytes, 1, kMaxWarps);
   const auto grid = static_cast<unsigned>((args.num_tokens + warps - 1) / warps);
-  cuda::launch_early("select_kernel", select_kernel<kPerLane>, grid,
+  const bool mixes = args.scoring == Scoring::kSparseMixer;
+  cuda::launch_early(mixes ? "mixer_kernel" : "select_kernel",
+                     mixes ? mixer_kernel<kPerLane> : select_kernel<kPerLane>, grid,
                      static_cast<unsigned>(warps * kWarp), static_cast<size_t>(warps * warp_bytes),
                      stream, args);
 }

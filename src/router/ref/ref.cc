@@ -72,6 +72,10 @@ class Ref final : public Impl {
  private:
   void select_row(const float* logits, int32_t* ids, float* weights) const {
     const RouterConfig& config = model_.config;
+    if (config.scoring == Scoring::kSparseMixer) {
+      mix_sparsely(config, model_.expert_scale, logits, ids, weights);
+      return;
+    }
     // Steps 1 and 2.
     std::vector<float> s(logits, logits + config.num_experts);
     if (!config.score_after_topk) {
@@ -104,8 +108,8 @@ class Ref final : public Impl {
     std::copy_n(order.begin(), config.topk, ids);
     const auto num_eligible = std::count_if(
         ids, ids + config.topk, [&](int32_t id) { return c[static_cast<size_t>(id)] > kNegInf; });
-    // Steps 5 to 7.
-    weigh(config, s.data(), ids, num_eligible, weights);
+    // Steps 5 to 8.
+    weigh(config, model_.expert_scale, s.data(), ids, num_eligible, weights);
   }
 
   size_t group_size() const {
