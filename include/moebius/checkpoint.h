@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checkpoint: reads one MoE layer of a Hugging Face model directory as MoeLayerWeights.
-// Families: mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss, llama4, olmoe,
-// glm4_moe.  Weights: bf16, f16, f32, and the formats of quant_method fp8, compressed-tensors,
-// gptq, awq, mxfp4, modelopt, fbgemm_fp8 and mxfp8 that docs/formats.md lists.  Loading a layer
-// touches only its tensors, and copies each at most once.
+// Families: those of docs/families.md.  Weights: bf16, f16, f32, and the formats of quant_method
+// fp8, compressed-tensors, gptq, awq, mxfp4, modelopt, fbgemm_fp8 and mxfp8 that docs/formats.md
+// lists.  Loading a layer touches only its tensors, and copies each at most once.
 // Thread-safety: const members may be called at the same time; loading uses several threads.
 // Ownership: loaded tensors are on the CPU and do not depend on the Checkpoint.
 #pragma once
@@ -71,7 +70,9 @@ class Checkpoint {
   ~Checkpoint();
 
   const ModelInfo& info() const;
-  // Looks once at each element it loads, since NaN would spread without a hint where it began.
+  // Looks once at each element it loads, since NaN would spread without a hint where it began.  A
+  // layer that chooses experts by token ids comes without a router, and a warning says so.  Another
+  // warning names the tensors of the layer that nothing reads.
   // Throws InvalidArgument naming file, tensor and both values, and Unsupported where the tensors'
   // layout cannot be loaded in this way.
   MoeLayerWeights load_layer(int64_t layer, const LoadOptions& options = {}) const;

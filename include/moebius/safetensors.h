@@ -46,7 +46,10 @@ class Safetensors {
   Safetensors(Safetensors&&) noexcept;
   Safetensors& operator=(Safetensors&&) noexcept;
 
-  std::vector<std::string> names() const;  // sorted
+  std::vector<std::string> names() const;                         // sorted
+  std::vector<std::string> names(std::string_view prefix) const;  // those that start with it
+  // Whether entry(), tensor(), bytes() or release() has been called for the tensor.
+  bool was_read(std::string_view name) const;
   bool contains(std::string_view name) const;
   // Opens the tensor's shard.  The entry lives as long as this object.
   const SafetensorsEntry& entry(std::string_view name) const;

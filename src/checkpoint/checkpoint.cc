@@ -5,14 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/expert_loader.h"
 #include "checkpoint/expert_source.h"
+#include "checkpoint/layer_names.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
+#include "moebius/log.h"
 
 namespace moebius {
 
@@ -28,11 +31,13 @@ struct Checkpoint::State {
       : directory(path), config(read_model_config(path)), files(path) {}
 
   void expect_moe_layer(int64_t layer) const;
-  std::string prefix(int64_t layer) const;
+  LayerNames names(int64_t layer) const;
   void expect_small(const std::string& name, const Shape& shape) const;
   // Copies a tensor whose elements must be finite, see expect_finite_tensor().
   Tensor load_small(const std::string& name, const Shape& shape, bool masks = false) const;
-  void load_router(const std::string& block, MoeLayerWeights& result) const;
+  void load_router(const LayerNames& names, int64_t layer, MoeLayerWeights& result) const;
+  void load_normed_router(const LayerNames& names, RouterWeights& router) const;
+  void warn_of_unread(const LayerNames& names, int64_t layer) const;
 };
 
 void Checkpoint::State::expect_moe_layer(int64_t layer) const {
@@ -48,26 +53,9 @@ void Checkpoint::State::expect_moe_layer(int64_t layer) const {
                         layers.front(), layers.back()));
 }
 
-// The language model has another root where it is part of a larger model.
-std::string Checkpoint::State::prefix(int64_t layer) const {
-  const Family& family = *config.family;
-  std::string first;
-  for (const std::string_view root :
-       {"model", "language_model.model", "model.language_model", "language_model"}) {
-    for (const std::string_view block : {family.block, family.other_block}) {
-      if (block.empty()) {
-        continue;
-      }
-      const std::string candidate = fmt::format("{}.layers.{}.{}", root, layer, block);
-      if (files.contains(fmt::format("{}.{}.weight", candidate, family.router))) {
-        return candidate;
-      }
-      first = first.empty() ? candidate : first;
-    }
-  }
-  throw InvalidArgument(
-      fmt::format("{}: tensor {} is missing: layer {} has no router", directory.string(),
-                  in_quotes(fmt::format("{}.{}.weight", first, family.router)), layer));
+LayerNames Checkpoint::State::names(int64_t layer) const {
+  expect_moe_layer(layer);
+  return find_names(files, config, layer, directory.string());
 }
 
 void Checkpoint::State::expect_small(const std::string& name, const Shape& shape) const {
@@ -90,18 +78,79 @@ Tensor Checkpoint::State::load_small(const std::string& name,
   return copy.reinterpret(files.entry(name).dtype, shape);
 }
 
-void Checkpoint::State::load_router(const std::string& block, MoeLayerWeights& result) const {
+void Checkpoint::State::load_router(const LayerNames& names,
+                                    int64_t layer,
+                                    MoeLayerWeights& result) const {
+  const std::vector<int64_t>& hashed = config.hash_layers;
+  if (std::find(hashed.begin(), hashed.end(), layer) != hashed.end()) {
+    log(LogLevel::kWarn,
+        fmt::format("{}: layer {} chooses experts by token ids, so it has no router here: every "
+                    "call brings topk_ids and topk_weights",
+                    directory.string(), layer));
+    return;
+  }
   const int64_t num_experts = config.info.num_experts;
-  const std::string router = fmt::format("{}.{}", block, config.family->router);
   result.router_config = config.router;
-  result.router.gate = load_small(router + ".weight", {num_experts, config.info.hidden});
+  result.router.gate = load_small(names.router, {num_experts, config.info.hidden});
   if (config.has_router_bias) {
-    result.router.bias = load_small(router + ".bias", {num_experts});
+    result.router.bias = load_small(names.router_bias, {num_experts});
   }
   if (config.has_correction_bias) {
+    // Some files have it with a dimension of 1 before.
+    const bool is_row = files.entry(names.correction_bias).shape == Shape{1, num_experts};
     result.router.correction_bias =
-        load_small(router + ".e_score_correction_bias", {num_experts}, /*masks=*/true);
+        load_small(names.correction_bias, is_row ? Shape{1, num_experts} : Shape{num_experts},
+                   /*masks=*/true)
+            .view({num_experts});
   }
+  if (config.has_normed_router) {
+    load_normed_router(names, result.router);
+  }
+}
+
+// Gemma 4 has two norms of x beside each other: experts get y = normed(x) * w, and the router
+// computes gate * (normed(x) * scale / sqrt(H)).  The layer gets y, so the gate is made for it:
+// the logits are gate' * y with gate' = gate * scale / sqrt(H) / w.
+void Checkpoint::State::load_normed_router(const LayerNames& names, RouterWeights& router) const {
+  const std::string module = names.block + ".router";
+  const std::string norm = names.block + ".pre_feedforward_layernorm_2.weight";
+  const int64_t hidden = config.info.hidden, num_experts = config.info.num_experts;
+  const Tensor scale = convert(load_small(module + ".scale", {hidden}), DType::kF32);
+  const Tensor weight = convert(load_small(norm, {hidden}), DType::kF32);
+  router.expert_scale = load_small(module + ".per_expert_scale", {num_experts});
+  const Tensor gate = convert(router.gate, DType::kF32);
+  const double root = std::sqrt(static_cast<double>(hidden));
+  for (int64_t h = 0; h < hidden; ++h) {
+    const double divisor = root * static_cast<double>(weight.data<float>()[h]);
+    const double factor = static_cast<double>(scale.data<float>()[h]) / divisor;
+    if (!std::isfinite(static_cast<float>(factor))) {
+      throw Unsupported(fmt::format(
+          "{}: element {} is {}, supported: factors that the router's norm can be divided by",
+          tensor_label(files, norm), h, weight.data<float>()[h]));
+    }
+    for (int64_t e = 0; e < num_experts; ++e) {
+      float& value = gate.data<float>()[e * hidden + h];
+      value = static_cast<float>(static_cast<double>(value) * factor);
+    }
+  }
+  router.gate = gate;
+}
+
+void Checkpoint::State::warn_of_unread(const LayerNames& names, int64_t layer) const {
+  const std::vector<std::string> unread = unread_tensors(files, names);
+  if (unread.empty()) {
+    return;
+  }
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(unread.size(), kShown); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", in_quotes(unread[i]));
+  }
+  if (unread.size() > kShown) {
+    text += fmt::format(" and {} more", unread.size() - kShown);
+  }
+  log(LogLevel::kWarn, fmt::format("{}: nothing reads these tensors of layer {}: {}",
+                                   directory.string(), layer, text));
 }
 
 Checkpoint::Checkpoint(const fs::path& directory) : state_(std::make_unique<State>(directory)) {}
@@ -116,12 +165,10 @@ const Safetensors& Checkpoint::tensors() const {
 }
 
 std::string Checkpoint::block_prefix(int64_t layer) const {
-  state_->expect_moe_layer(layer);
-  std::string block = state_->prefix(layer);
-  const ModelConfig& config = state_->config;
-  state_->expect_small(fmt::format("{}.{}.weight", block, config.family->router),
-                       {config.info.num_experts, config.info.hidden});
-  return block;
+  const ModelInfo& info = state_->config.info;
+  LayerNames names = state_->names(layer);
+  state_->expect_small(names.router, {info.num_experts, info.hidden});
+  return std::move(names.block);
 }
 
 namespace {
@@ -146,7 +193,7 @@ ExpertIds own_experts(int64_t num_experts, const LoadOptions& options) {
 MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options) const {
   const ModelConfig& config = state_->config;
   const ModelInfo& info = config.info;
-  const std::string block = block_prefix(layer);
+  const LayerNames names = state_->names(layer);
 
   MoeLayerWeights result;
   MoeConfig& moe = result.config;
@@ -166,8 +213,8 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   moe.num_local_experts = local.size();
   result.placement = options.placement;
 
-  state_->load_router(block, result);
-  moe.in_dtype = info.dtype.value_or(result.router.gate.dtype());
+  state_->load_router(names, layer, result);
+  moe.in_dtype = info.dtype.value_or(state_->files.entry(names.router).dtype);
   result.apply_router_weight_on_input = config.apply_router_weight_on_input;
   result.activation = config.activation;
   const bool allows = allows_nonfinite(options);
@@ -177,19 +224,24 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
                : quantize_experts(source, slice, options.quant, allows);
   };
   const int64_t rank = options.tp_rank;
-  result.experts = load(ExpertSource::routed(state_->files, config, block, local[0]),
+  result.experts = load(ExpertSource::routed(state_->files, config, names, local[0]),
                         {.experts = local,
                          .intermediate = {rank * shard, (rank + 1) * shard},
                          .adds_w2_bias = rank == 0});
   if (info.num_shared_experts > 0) {
     result.shared =
-        load(ExpertSource::shared(state_->files, config, block),
+        load(ExpertSource::shared(state_->files, config, names),
              {.experts = ExpertIds({0}), .intermediate = {0, info.shared_intermediate}});
     result.shared_intermediate = info.shared_intermediate;
   }
   if (config.has_shared_gate) {
-    result.shared_gate =
-        state_->load_small(fmt::format("{}.shared_expert_gate.weight", block), {1, info.hidden});
+    result.shared_gate = state_->load_small(names.shared_gate, {1, info.hidden});
+  }
+  if (config.averages_shared) {  // sigmoid(0) is the half that the mean takes
+    result.shared_gate = Tensor::zeros({1, info.hidden}, DType::kF32);
+  }
+  if (options.ep_rank == 0 && options.tp_rank == 0) {  // one warning, not one per rank
+    state_->warn_of_unread(names, layer);
   }
   return result;
 }

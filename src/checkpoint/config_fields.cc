@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -34,9 +35,27 @@ std::optional<int64_t> integer_in(const json& value, int64_t low, int64_t high) 
 ConfigFields::ConfigFields(const json& object, std::string file, std::string path)
     : object_(&object), file_(std::move(file)), path_(std::move(path)) {}
 
-bool ConfigFields::has(std::string_view key) const {
+ConfigFields ConfigFields::with_defaults(const json& defaults) const {
+  ConfigFields result = *this;
+  result.defaults_ = &defaults;
+  return result;
+}
+
+const json* ConfigFields::find_in_file(std::string_view key) const {
   const auto it = object_->find(key);
-  return it != object_->end() && !it->is_null();
+  return it != object_->end() && !it->is_null() ? &*it : nullptr;
+}
+
+const json* ConfigFields::find(std::string_view key) const {
+  if (defaults_ == nullptr || object_->contains(key)) {
+    return find_in_file(key);
+  }
+  const auto it = defaults_->find(key);
+  return it != defaults_->end() && !it->is_null() ? &*it : nullptr;
+}
+
+bool ConfigFields::has(std::string_view key) const {
+  return find(key) != nullptr;
 }
 
 bool ConfigFields::is_null(std::string_view key) const {
@@ -48,7 +67,7 @@ const json& ConfigFields::at(std::string_view key) const {
   if (!has(key)) {
     throw InvalidArgument(fmt::format("{}: {}{} is missing", file_, path_, key));
   }
-  return *object_->find(key);
+  return *find(key);
 }
 
 std::string ConfigFields::shown(std::string_view key) const {
@@ -58,7 +77,9 @@ std::string ConfigFields::shown(std::string_view key) const {
   if (value.size() > kShown) {
     value = value.substr(0, kShown) + "...";
   }
-  return fmt::format("{}: {}{} is {}", file_, path_, key, value);
+  const bool is_default = has(key) && find_in_file(key) == nullptr;
+  return fmt::format("{}: {}{} is {}", file_, path_, key,
+                     is_default ? fmt::format("missing, which means {}", value) : value);
 }
 
 void ConfigFields::refuse(std::string_view key, std::string_view expected) const {
@@ -72,7 +93,7 @@ void ConfigFields::unsupported(std::string_view key, std::string_view supported)
 std::string_view ConfigFields::first_of(const std::vector<std::string_view>& keys) const {
   std::string_view found;
   for (const std::string_view key : keys) {
-    if (!has(key)) {
+    if (find_in_file(key) == nullptr) {
       continue;
     }
     if (found.empty()) {
@@ -81,6 +102,9 @@ std::string_view ConfigFields::first_of(const std::vector<std::string_view>& key
       throw InvalidArgument(
           fmt::format("{}, but {}{} is {}", shown(found), path_, key, at(key).dump()));
     }
+  }
+  for (const std::string_view key : keys) {
+    found = found.empty() && has(key) ? key : found;
   }
   if (found.empty()) {
     throw InvalidArgument(
@@ -102,6 +126,22 @@ int64_t ConfigFields::integer_or(std::string_view key,
                                  int64_t low,
                                  int64_t high) const {
   return has(key) ? integer(key, low, high) : otherwise;
+}
+
+bool ConfigFields::is_list(std::string_view key) const {
+  return has(key) && at(key).is_array();
+}
+
+int64_t ConfigFields::same_integer(std::string_view key, int64_t low, int64_t high) const {
+  if (!is_list(key)) {
+    return integer(key, low, high);
+  }
+  const std::vector<int64_t> values = integers(key, low, high);
+  if (values.empty() || std::count(values.begin(), values.end(), values.front()) !=
+                            static_cast<ptrdiff_t>(values.size())) {
+    unsupported(key, "an integer, or a list of equal integers");
+  }
+  return values.front();
 }
 
 std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low, int64_t high) const {

@@ -184,6 +184,9 @@ std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate) {
   if (source.config().activation.interleaved) {
     return {{Projection::kGateUp, {2 * intermediate.begin, 2 * intermediate.end}, cols}};
   }
+  if (!source.config().activation.gated) {
+    return {{Projection::kUp, intermediate, cols}};
+  }
   return {{Projection::kGate, intermediate, cols}, {Projection::kUp, intermediate, cols}};
 }
 

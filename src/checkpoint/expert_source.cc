@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/unpack.h"
@@ -105,31 +106,54 @@ void StoredMatrix::release(Range take_rows, Range take_cols) const {
 
 ExpertSource ExpertSource::routed(const Safetensors& files,
                                   const ModelConfig& config,
-                                  const std::string& prefix,
+                                  const LayerNames& names,
                                   int64_t first) {
   ExpertSource source(files, config);
-  source.path_ = prefix + ".experts";
+  source.names_ = names.experts;
   source.num_experts_ = config.info.num_experts;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.intermediate;
-  const std::string fused = source.path_ + ".gate_up_proj";
   // Experts with alternating rows of gate and up exist in fused form only.
-  source.is_fused_ =
-      config.activation.interleaved || files.contains(fused) || files.contains(fused + "_blocks");
+  if (config.activation.interleaved && source.names_.fused_up.empty()) {
+    source.names_.fused_up = source.names_.path + ".gate_up_proj";
+    source.names_.fused_down = source.names_.path + ".down_proj";
+  }
+  source.is_fused_ = !source.names_.fused_up.empty();
   source.read_scheme(first);
+  source.is_transposed_ = source.is_fused_ && source.finds_transposed();
   return source;
 }
 
 ExpertSource ExpertSource::shared(const Safetensors& files,
                                   const ModelConfig& config,
-                                  const std::string& prefix) {
+                                  const LayerNames& names) {
   ExpertSource source(files, config);
-  source.path_ = fmt::format("{}.{}", prefix, config.family->shared);
+  source.names_ = names.shared;
   source.is_routed_ = false;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.shared_intermediate;
+  source.is_fused_ = !source.names_.fused_up.empty();
   source.read_scheme(0);
   return source;
+}
+
+bool ExpertSource::finds_transposed() const {
+  if (scheme_.stored != WeightFormat::kFloat && scheme_.stored != WeightFormat::kFp8Channel) {
+    return false;
+  }
+  const int64_t up_rows = is_gated() ? 2 * intermediate_ : intermediate_;
+  for (const auto& [projection, rows, cols] : {std::tuple(Projection::kUp, up_rows, hidden_),
+                                               {Projection::kDown, hidden_, intermediate_}}) {
+    const std::string tensor = name(0, projection, ".weight");
+    if (rows == cols || !files_->contains(tensor)) {
+      continue;
+    }
+    const Shape& shape = files_->entry(tensor).shape;
+    if (shape == Shape{num_experts_, rows, cols} || shape == Shape{num_experts_, cols, rows}) {
+      return shape == Shape{num_experts_, cols, rows};
+    }
+  }
+  return config_->family->is_transposed;
 }
 
 WeightScheme ExpertSource::scheme_of(const std::string& module, const std::string& weight) const {
@@ -138,8 +162,9 @@ WeightScheme ExpertSource::scheme_of(const std::string& module, const std::strin
 }
 
 void ExpertSource::read_scheme(int64_t expert) {
-  const std::vector<Projection> projections = {Projection::kGate, Projection::kUp,
-                                               Projection::kDown};
+  const std::vector<Projection> projections =
+      is_gated() ? std::vector{Projection::kGate, Projection::kUp, Projection::kDown}
+                 : std::vector{Projection::kUp, Projection::kDown};
   const auto of = [&](Projection projection) {
     return scheme_of(name(expert, projection, ""), name(expert, projection, ".weight"));
   };
@@ -187,17 +212,16 @@ std::string ExpertSource::name(int64_t expert,
                                Projection projection,
                                std::string_view suffix) const {
   if (is_fused_) {
-    return fmt::format("{}.{}{}", path_,
-                       projection == Projection::kDown ? "down_proj" : "gate_up_proj",
-                       fused_suffix(suffix));
+    return fmt::format("{}{}",
+                       projection == Projection::kDown ? names_.fused_down : names_.fused_up,
+                       names_.has_fused_modules ? suffix : fused_suffix(suffix));
   }
-  // Modules of shared experts have the default names in every family.
-  const Family family = is_routed_ ? *config_->family : Family{};
-  const std::string_view module = projection == Projection::kGate ? family.gate
-                                  : projection == Projection::kUp ? family.up
-                                                                  : family.down;
-  return is_routed_ ? fmt::format("{}.{}.{}{}", path_, expert, module, suffix)
-                    : fmt::format("{}.{}{}", path_, module, suffix);
+  const ExpertModules& modules = names_.modules;
+  const std::string_view module = projection == Projection::kGate ? modules.gate
+                                  : projection == Projection::kUp ? modules.up
+                                                                  : modules.down;
+  return is_routed_ ? fmt::format("{}.{}.{}{}", names_.path, expert, module, suffix)
+                    : fmt::format("{}.{}{}", names_.path, module, suffix);
 }
 
 StoredMatrix ExpertSource::describe(const std::string& tensor, const StoredPart& part) const {
@@ -256,12 +280,13 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
                                         Projection projection,
                                         const StoredPart& part) const {
   StoredMatrix result = describe(name(expert, projection, part.suffixes.front()), part);
-  const int64_t halves = projection == Projection::kGate || projection == Projection::kUp ? 2 : 1;
+  const bool is_half =
+      is_gated() && (projection == Projection::kGate || projection == Projection::kUp);
   if (part.row_unit != 1) {
     // Rows of gate and of up must not share a value.
     const bool is_whole = part.row_unit > 1 && part.unpack == Unpack::kNone &&
                           projection != Projection::kGateUp &&
-                          (halves == 1 || rows(projection) % part.row_unit == 0);
+                          (!is_half || rows(projection) % part.row_unit == 0);
     if (!is_whole) {
       throw Unsupported(fmt::format(
           "{} has a value for {} rows of {} {}, supported: 1, or whole blocks of gate and of up",
@@ -269,23 +294,22 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
           rows(projection), scheme_text()));
     }
   }
-  const bool may_be_transposed =
-      scheme_.stored == WeightFormat::kFloat || scheme_.stored == WeightFormat::kFp8Channel;
   result.rows = num_units(rows(projection), part.row_unit);
   result.cols = num_units(cols(projection), part.col_unit);
-  result.is_transposed =
-      part.role == PartRole::kWeight && may_be_transposed && config_->family->is_transposed;
-  const int64_t all_rows = halves * result.rows;
+  result.is_transposed = part.role == PartRole::kWeight && is_transposed_;
+  const int64_t all_rows = (is_half ? 2 : 1) * result.rows;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
   const int64_t elem_bytes = bits(result.dtype) / 8;
-  const int64_t first_row = projection == Projection::kUp ? result.rows : 0;
+  const int64_t first_row = is_half && projection == Projection::kUp ? result.rows : 0;
   if (result.is_transposed) {
     expect_file_shape(entry, {num_experts_, result.cols, all_rows}, result.label);
     result.stride = all_rows * elem_bytes;
     result.offset = expert * result.cols * result.stride + first_row * elem_bytes;
     return result;
   }
-  if (part.suffixes.front() == "_blocks") {
+  if (!is_routed_) {  // a module whose rows are those of gate, then those of up
+    expect_part_shape(entry, part, {all_rows, result.cols}, result.label);
+  } else if (part.suffixes.front() == "_blocks") {
     constexpr int64_t kBlockBytes = 16;  // 32 elements
     expect_file_shape(entry, {num_experts_, all_rows, num_units(cols(projection), 32), kBlockBytes},
                       result.label);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/layer_names.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_scheme.h"
 #include "moebius/safetensors.h"
@@ -85,16 +86,16 @@ enum class Projection : uint8_t {
 
 class ExpertSource {
  public:
-  // The routed experts of the block `prefix`.  The layout and the scheme of expert `first` are
-  // taken for those of all.  Throws Unsupported where rules give its projections different schemes.
+  // The routed experts of a layer.  The layout and the scheme of expert `first` are taken for those
+  // of all.  Throws Unsupported where rules give its projections different schemes.
   static ExpertSource routed(const Safetensors& files,
                              const ModelConfig& config,
-                             const std::string& prefix,
+                             const LayerNames& names,
                              int64_t first);
-  // The shared experts of the block, as one expert.
+  // The shared experts of the layer, as one expert.
   static ExpertSource shared(const Safetensors& files,
                              const ModelConfig& config,
-                             const std::string& prefix);
+                             const LayerNames& names);
 
   // The scheme of the stored weights: the one that rules of the configuration give, or kFloat for
   // modules that the file has unquantized.
@@ -141,6 +142,10 @@ class ExpertSource {
   ExpertSource(const Safetensors& files, const ModelConfig& config)
       : files_(&files), config_(&config) {}
 
+  bool is_gated() const { return config_->activation.gated; }
+  // Whether fused weights whose layout may be either are [E, K, N]: what their shapes say, and
+  // where these allow both, what the family says.
+  bool finds_transposed() const;
   // Sets scheme_ and parts_ by the projections of an expert, see scheme().
   void read_scheme(int64_t expert);
   WeightScheme scheme_of(const std::string& module, const std::string& weight) const;
@@ -155,9 +160,10 @@ class ExpertSource {
 
   const Safetensors* files_;
   const ModelConfig* config_;
-  std::string path_;  // "P.experts" or "P.shared_experts"
+  ExpertNames names_;
   bool is_routed_ = true;
-  bool is_fused_ = false;
+  bool is_fused_ = false;  // all routed experts, or gate and up of the shared ones, in a tensor
+  bool is_transposed_ = false;  // the fused tensors are [E, K, N]
   WeightScheme scheme_;
   std::vector<StoredPart> parts_;
   int64_t num_experts_ = 1;

@@ -1,208 +1,532 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of families: the names of fields and tensors, and how tokens are routed.  Defaults are
-// those of the configuration classes in Hugging Face transformers.
+// The table of families.  Defaults and rules are those of the configuration and model classes in
+// Hugging Face transformers.  docs/families.md is made from this table.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
-#include "checkpoint/model_config.h"
+#include "checkpoint/family.h"
+#include "checkpoint/family_rules.h"
 
 namespace moebius::checkpoint {
 
 namespace {
 
-constexpr int64_t kMax = int64_t{1} << 28;
-
-// Lists the layers in [0, num_layers) for which is_moe(layer) holds.
-template <typename Predicate>
-void set_moe_layers(ModelInfo& info, Predicate is_moe) {
-  for (int64_t layer = 0; layer < info.num_layers; ++layer) {
-    if (is_moe(layer)) {
-      info.moe_layers.push_back(layer);
-    }
-  }
-}
-
-// Why sorted: a file may list any number of layers, so they are looked up by binary search.
-std::vector<int64_t> sorted_layers(const ConfigFields& fields,
-                                   std::string_view key,
-                                   int64_t highest) {
-  std::vector<int64_t> layers = fields.integers(key, 0, highest);
-  std::sort(layers.begin(), layers.end());
-  return layers;
-}
-
-void set_all_moe(ModelInfo& info) {
-  set_moe_layers(info, [](int64_t) { return true; });
-}
-
-void read_mixtral(const ConfigFields&, ModelConfig& config) {
-  config.router.renormalize = true;
-  set_all_moe(config.info);
-}
-
-void read_olmoe(const ConfigFields& fields, ModelConfig& config) {
-  config.router.renormalize = fields.boolean_or("norm_topk_prob", false);
-  set_all_moe(config.info);
-}
-
-void read_qwen3(const ConfigFields& fields, ModelConfig& config) {
-  config.router.renormalize = fields.boolean_or("norm_topk_prob", false);
-  const int64_t step = fields.integer_or("decoder_sparse_step", 1, 1, kMax);
-  std::vector<int64_t> dense;
-  if (fields.has("mlp_only_layers")) {
-    dense = sorted_layers(fields, "mlp_only_layers", kMax);
-  }
-  set_moe_layers(config.info, [&](int64_t layer) {
-    return (layer + 1) % step == 0 && !std::binary_search(dense.begin(), dense.end(), layer);
-  });
-}
-
-void read_qwen2(const ConfigFields& fields, ModelConfig& config) {
-  read_qwen3(fields, config);
-  config.info.num_shared_experts = 1;
-  config.info.shared_intermediate = fields.integer("shared_expert_intermediate_size", 1, kMax);
-  config.has_shared_gate = true;
-}
-
-struct DeepseekDefaults {
-  std::string_view topk_method;
-  std::string_view scoring;
-  int64_t num_groups;
-  int64_t topk_groups;
-  bool renormalize;
-  float scaling;
-  int64_t first_dense;
-  int64_t num_shared;
-};
-
-void read_deepseek(const ConfigFields& fields,
-                   ModelConfig& config,
-                   const DeepseekDefaults& defaults) {
-  RouterConfig& router = config.router;
-  const std::string method = fields.string_or("topk_method", defaults.topk_method);
-  if (method != "greedy" && method != "group_limited_greedy" && method != "noaux_tc") {
-    fields.unsupported("topk_method", "greedy, group_limited_greedy, noaux_tc");
-  }
-  config.has_correction_bias = method == "noaux_tc";
-  const std::string scoring = fields.string_or("scoring_func", defaults.scoring);
-  if (scoring != "softmax" && scoring != "sigmoid") {
-    fields.unsupported("scoring_func", "softmax, sigmoid");
-  }
-  router.scoring = scoring == "softmax" ? Scoring::kSoftmax : Scoring::kSigmoid;
-  if (method != "greedy") {
-    router.num_groups = fields.integer_or("n_group", defaults.num_groups, 1, kMax);
-    router.topk_groups = fields.integer_or("topk_group", defaults.topk_groups, 1, kMax);
-  }
-  router.renormalize = fields.boolean_or("norm_topk_prob", defaults.renormalize);
-  router.routed_scaling_factor = fields.float_or("routed_scaling_factor", defaults.scaling);
-
-  ModelInfo& info = config.info;
-  // null says that there are none.
-  info.num_shared_experts =
-      fields.is_null("n_shared_experts")
-          ? 0
-          : fields.integer_or("n_shared_experts", defaults.num_shared, 0, 1 << 10);
-  info.shared_intermediate = info.num_shared_experts * info.intermediate;
-  const int64_t first = fields.integer_or("first_k_dense_replace", defaults.first_dense, 0, kMax);
-  const int64_t freq = fields.integer_or("moe_layer_freq", 1, 1, kMax);
-  set_moe_layers(info, [&](int64_t layer) { return layer >= first && layer % freq == 0; });
-}
-
-void read_deepseek_v2(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"greedy", "softmax", 1, 1, false, 1.0f, 0, 2});
-}
-
-void read_deepseek_v3(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 8, 4, true, 2.5f, 3, 1});
-}
-
-void read_glm4(const ConfigFields& fields, ModelConfig& config) {
-  read_deepseek(fields, config, {"noaux_tc", "sigmoid", 1, 1, true, 1.0f, 1, 1});
-}
-
-void read_gpt_oss(const ConfigFields& fields, ModelConfig& config) {
-  config.router.score_after_topk = true;  // the softmax is over the chosen experts
-  config.has_router_bias = true;
-  config.has_expert_bias = true;
-  config.activation.kind = Activation::kSwigluOai;
-  config.activation.interleaved = true;
-  config.activation.limit = fields.float_or("swiglu_limit", 7.0f);
-  if (!(config.activation.limit > 0)) {
-    fields.refuse("swiglu_limit", "a number above 0");
-  }
-  set_all_moe(config.info);
-}
-
-void read_llama4(const ConfigFields& fields, ModelConfig& config) {
-  config.router.scoring = Scoring::kSigmoid;
-  config.router.score_after_topk = true;
-  config.apply_router_weight_on_input = true;
-  ModelInfo& info = config.info;
-  info.num_shared_experts = 1;
-  info.shared_intermediate = info.intermediate;
-  if (fields.has("moe_layers")) {
-    const auto layers = sorted_layers(fields, "moe_layers", info.num_layers - 1);
-    set_moe_layers(info, [&](int64_t layer) {
-      return std::binary_search(layers.begin(), layers.end(), layer);
-    });
-    return;
-  }
-  const int64_t step = fields.integer_or("interleave_moe_layer_step", 1, 1, kMax);
-  set_moe_layers(info, [&](int64_t layer) { return (layer + 1) % step == 0; });
-}
-
-constexpr std::array<Family, 9> kFamilies = {{
+constexpr Family kFamilies[] = {
     {.model_type = "mixtral",
-     .intermediate_key = "intermediate_size",
-     .read = read_mixtral,
-     .block = "block_sparse_moe",
-     .other_block = "mlp",
-     .gate = "w1",
-     .up = "w3",
-     .down = "w2"},
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
+       "num_local_experts": 8, "num_experts_per_tok": 2})",
+     .intermediate = "intermediate_size",
+     .renormalize = true,
+     .layers = all_layers,
+     .block = "block_sparse_moe|mlp",
+     .modules = kNumberedModules},
     {.model_type = "qwen2_moe",
-     .intermediate_key = "moe_intermediate_size",
-     .read = read_qwen2,
-     .shared = "shared_expert"},
-    {.model_type = "qwen3_moe", .intermediate_key = "moe_intermediate_size", .read = read_qwen3},
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 24, "moe_intermediate_size": 1408,
+       "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4})",
+     .shared_size = "shared_expert_intermediate_size",
+     .layers = qwen_layers,
+     .shared = "shared_expert",
+     .shared_gate = "shared_expert_gate.weight"},
+    {.model_type = "qwen3_moe",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 24, "moe_intermediate_size": 768,
+       "num_experts": 128, "num_experts_per_tok": 8})",
+     .layers = qwen_layers},
+    {.model_type = "qwen3_next",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 48, "moe_intermediate_size": 512,
+       "shared_expert_intermediate_size": 512, "num_experts": 512, "num_experts_per_tok": 10,
+       "norm_topk_prob": true})",
+     .shared_size = "shared_expert_intermediate_size",
+     .layers = qwen_layers,
+     .shared = "shared_expert",
+     .shared_gate = "shared_expert_gate.weight"},
+    {.model_type = "qwen3_5_moe",
+     .other_types = "qwen3_5_moe_text",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 40, "moe_intermediate_size": 512,
+       "shared_expert_intermediate_size": 512, "num_experts": 256, "num_experts_per_tok": 8})",
+     .shared_size = "shared_expert_intermediate_size",
+     .renormalize = true,
+     .layers = all_layers,
+     .is_fused = true,
+     .shared = "shared_expert",
+     .shared_gate = "shared_expert_gate.weight"},
+    {.model_type = "qwen3_vl_moe",
+     .other_types = "qwen3_vl_moe_text",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 24, "moe_intermediate_size": 1408,
+       "num_experts": 60, "num_experts_per_tok": 4})",
+     .renormalize = true,
+     .layers = qwen_layers,
+     .is_fused = true,
+     .is_transposed = true},
+    {.model_type = "qwen3_omni_moe",
+     .other_types = "qwen3_omni_moe_thinker|qwen3_omni_moe_text",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 28, "moe_intermediate_size": 768,
+       "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true})",
+     .layers = qwen_layers,
+     .note = "The talker's layers are not looked at."},
+    {.model_type = "qwen4_exp",
+     .other_types = "qwen4_exp_text",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 40, "moe_intermediate_size": 512,
+       "shared_expert_intermediate_size": 512, "num_experts": 512, "num_experts_per_tok": 10,
+       "norm_topk_prob": true})",
+     .shared_size = "shared_expert_intermediate_size",
+     .layers = all_layers,
+     .shared = "shared_expert",
+     .shared_gate = "shared_expert_gate.weight"},
     {.model_type = "deepseek_v2",
-     .intermediate_key = "moe_intermediate_size",
-     .read = read_deepseek_v2,
+     .other_types = "deepseek_ocr2|deepseek_ocr2_text",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "moe_intermediate_size": 1407,
+       "n_routed_experts": 64, "n_shared_experts": 2, "topk_method": "greedy",
+       "scoring_func": "softmax"})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
      .shared = "shared_experts"},
     {.model_type = "deepseek_v3",
-     .intermediate_key = "moe_intermediate_size",
-     .read = read_deepseek_v3,
+     .other_types = "kimi_k2|kimi_k25",
+     .defaults = R"({"hidden_size": 7168, "num_hidden_layers": 61, "moe_intermediate_size": 2048,
+       "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+       "topk_group": 4, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+       "first_k_dense_replace": 3})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "deepseek_v32",
+     .defaults = R"({"hidden_size": 7168, "num_hidden_layers": 61, "moe_intermediate_size": 2048,
+       "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+       "topk_group": 4, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+       "first_k_dense_replace": 3})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "deepseek_v4",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 43, "moe_intermediate_size": 2048,
+       "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 6,
+       "routed_scaling_factor": 1.5})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .scoring = Scoring::kSqrtSoftplus,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = all_layers,
+     .rules = deepseek_v4_rules,
+     .block = "ffn|mlp",
+     .correction_bias = "gate.bias|gate.e_score_correction_bias",
+     .modules = kNumberedModules,
+     .shared = "shared_experts",
+     .shared_modules = kNumberedModules,
+     .note = "Layers that route by token ids have no router here: the caller brings ids and "
+             "weights."},
+    {.model_type = "glm4_moe",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 46, "moe_intermediate_size": 1408,
+       "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "glm4_moe_lite",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 47, "moe_intermediate_size": 1536,
+       "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 4,
+       "norm_topk_prob": true, "routed_scaling_factor": 1.8, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "glm4v_moe",
+     .other_types = "glm4v_moe_text",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 46, "moe_intermediate_size": 1408,
+       "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "glm_moe_dsa",
+     .defaults = R"({"hidden_size": 6144, "num_hidden_layers": 78, "moe_intermediate_size": 2048,
+       "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true, "routed_scaling_factor": 2.5, "first_k_dense_replace": 3})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "glm5_next",
+     .other_types = "glm5_next_text",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 45, "moe_intermediate_size": 2048,
+       "n_routed_experts": 288, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true, "routed_scaling_factor": 2.5, "first_k_dense_replace": 3})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = glm5_next_rules,
      .shared = "shared_experts"},
     {.model_type = "gpt_oss",
-     .intermediate_key = "intermediate_size",
-     .read = read_gpt_oss,
-     .router = "router",
+     .defaults = R"({"hidden_size": 2880, "num_hidden_layers": 36, "intermediate_size": 2880,
+       "num_local_experts": 128, "num_experts_per_tok": 4})",
+     .intermediate = "intermediate_size",
+     .score_after_topk = true,
+     .renormalize = false,
+     .layers = all_layers,
+     .rules = gpt_oss_rules,
+     .router = "router.weight",
+     .is_fused = true,
      .is_transposed = true},
     {.model_type = "llama4",
-     .other_model_type = "llama4_text",
-     .intermediate_key = "intermediate_size",
-     .read = read_llama4,
+     .other_types = "llama4_text",
+     .defaults = R"({"hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 8192,
+       "num_local_experts": 16, "num_experts_per_tok": 1})",
+     .intermediate = "intermediate_size",
+     .scoring = Scoring::kSigmoid,
+     .score_after_topk = true,
+     .renormalize = false,
+     .layers = llama4_layers,
+     .rules = llama4_rules,
      .block = "feed_forward",
-     .router = "router",
-     .shared = "shared_expert",
-     .is_transposed = true},
-    {.model_type = "olmoe", .intermediate_key = "intermediate_size", .read = read_olmoe},
-    {.model_type = "glm4_moe",
-     .intermediate_key = "moe_intermediate_size",
-     .read = read_glm4,
+     .router = "router.weight",
+     .is_fused = true,
+     .is_transposed = true,
+     .shared = "shared_expert"},
+    {.model_type = "olmoe",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 2048,
+       "num_experts": 64, "num_experts_per_tok": 8})",
+     .intermediate = "intermediate_size",
+     .layers = all_layers},
+    {.model_type = "flex_olmo",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+       "num_experts": 7, "num_experts_per_tok": 5})",
+     .intermediate = "intermediate_size",
+     .layers = all_layers},
+    {.model_type = "minimax",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
+       "num_local_experts": 8, "num_experts_per_tok": 2})",
+     .intermediate = "intermediate_size",
+     .renormalize = true,
+     .layers = all_layers,
+     .block = "block_sparse_moe|mlp",
+     .modules = kNumberedModules},
+    {.model_type = "minimax_m2",
+     .defaults = R"({"hidden_size": 3072, "num_hidden_layers": 62, "intermediate_size": 1536,
+       "num_local_experts": 256, "num_experts_per_tok": 8})",
+     .intermediate = "intermediate_size",
+     .scoring = Scoring::kSigmoid,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = all_layers,
+     .block = "block_sparse_moe|mlp",
+     .correction_bias = "e_score_correction_bias",
+     .modules = kNumberedModules},
+    {.model_type = "minimax_m3_vl",
+     .other_types = "minimax_m3_vl_text",
+     .defaults = R"({"hidden_size": 6144, "num_hidden_layers": 60, "intermediate_size": 3072,
+       "num_local_experts": 128, "num_experts_per_tok": 4, "shared_intermediate_size": 3072,
+       "routed_scaling_factor": 2.0})",
+     .intermediate = "intermediate_size",
+     .scaling = "routed_scaling_factor",
+     .shared_size = "shared_intermediate_size",
+     .scoring = Scoring::kSigmoid,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = layers_after_dense,
+     .rules = minimax_m3_rules,
+     .block = "block_sparse_moe|mlp",
+     .correction_bias = "e_score_correction_bias|gate.e_score_correction_bias",
+     .modules = kNumberedModules,
+     .shared = "shared_experts",
+     .shared_fused_up = "gate_up_proj.weight"},
+    {.model_type = "ernie4_5_moe",
+     .defaults = R"({"hidden_size": 2560, "num_hidden_layers": 28, "moe_intermediate_size": 1536,
+       "moe_num_experts": 64, "moe_k": 6, "moe_num_shared_experts": 2})",
+     .shared_count = "moe_num_shared_experts",
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = ernie_layers,
+     .rules = ernie_rules,
+     .correction_bias = "moe_statics.e_score_correction_bias|"
+                        "gate.moe_statics.e_score_correction_bias",
      .shared = "shared_experts"},
-}};
+    {.model_type = "hunyuan_v1_moe",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+       "num_experts": 1, "moe_topk": 1})",
+     .intermediate = "intermediate_size",
+     .renormalize = true,
+     .layers = all_layers,
+     .rules = hunyuan_rules,
+     .router = "gate.wg.weight",
+     .shared = "shared_mlp"},
+    {.model_type = "hy_v3",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 80, "moe_intermediate_size": 1536,
+       "num_experts": 192, "num_experts_per_tok": 8, "num_shared_experts": 1,
+       "router_scaling_factor": 2.826, "first_k_dense_replace": 1})",
+     .scaling = "router_scaling_factor",
+     .shared_count = "num_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = layers_after_dense,
+     .router = "router.gate.weight|gate.weight",
+     .correction_bias = "expert_bias|e_score_correction_bias",
+     .shared = "shared_mlp|shared_experts"},
+    {.model_type = "dots1",
+     .defaults = R"({"hidden_size": 4608, "num_hidden_layers": 62, "moe_intermediate_size": 1408})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules,
+     .shared = "shared_experts"},
+    {.model_type = "granitemoe",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+       "num_local_experts": 8, "num_experts_per_tok": 2})",
+     .intermediate = "intermediate_size",
+     .score_after_topk = true,
+     .renormalize = false,
+     .layers = all_layers,
+     .block = "block_sparse_moe",
+     .router = "router.layer.weight|router.weight",
+     .fused_up = "input_linear.weight|experts.gate_up_proj",
+     .fused_down = "output_linear.weight|experts.down_proj",
+     .is_fused = true},
+    {.model_type = "granitemoeshared",
+     .other_types = "granitemoe_swa",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+       "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 0})",
+     .intermediate = "intermediate_size",
+     .shared_size = "shared_intermediate_size",
+     .score_after_topk = true,
+     .renormalize = false,
+     .layers = all_layers,
+     .block = "block_sparse_moe",
+     .router = "router.layer.weight|router.weight",
+     .fused_up = "input_linear.weight|experts.gate_up_proj",
+     .fused_down = "output_linear.weight|experts.down_proj",
+     .is_fused = true,
+     .shared = "../shared_mlp",
+     .shared_modules = {"", "", "output_linear"},
+     .shared_fused_up = "input_linear.weight"},
+    {.model_type = "granitemoehybrid",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+       "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024})",
+     .intermediate = "intermediate_size",
+     .shared_size = "shared_intermediate_size",
+     .score_after_topk = true,
+     .renormalize = false,
+     .layers = all_layers,
+     .block = "block_sparse_moe",
+     .router = "router.layer.weight|router.weight",
+     .fused_up = "input_linear.weight|experts.gate_up_proj",
+     .fused_down = "output_linear.weight|experts.down_proj",
+     .is_fused = true,
+     .shared = "../shared_mlp",
+     .shared_modules = {"", "", "output_linear"},
+     .shared_fused_up = "input_linear.weight"},
+    {.model_type = "lfm2_moe",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 32, "moe_intermediate_size": 1792,
+       "num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": true, "num_dense_layers": 2})",
+     .scaling = "routed_scaling_factor",
+     .scoring = Scoring::kSigmoid,
+     .layers = layers_after_dense,
+     .rules = lfm2_rules,
+     .block = "feed_forward",
+     .correction_bias = "expert_bias",
+     .modules = kNumberedModules},
+    {.model_type = "phimoe",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 6400,
+       "num_local_experts": 16, "num_experts_per_tok": 2})",
+     .intermediate = "intermediate_size",
+     .scoring = Scoring::kSparseMixer,
+     .renormalize = false,
+     .layers = all_layers,
+     .rules = phimoe_rules,
+     .block = "block_sparse_moe|mlp",
+     .router = "gate.weight|router.weight",
+     .modules = kNumberedModules},
+    {.model_type = "jamba",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
+       "num_experts": 16, "num_experts_per_tok": 2})",
+     .intermediate = "intermediate_size",
+     .renormalize = false,
+     .layers = jamba_layers,
+     .block = "feed_forward",
+     .router = "router.weight"},
+    {.model_type = "nemotron_h",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 52, "moe_intermediate_size": 7688,
+       "moe_shared_expert_intermediate_size": 7688, "n_routed_experts": 8,
+       "num_experts_per_tok": 2, "norm_topk_prob": true, "mlp_hidden_act": "relu2"})",
+     .scaling = "routed_scaling_factor",
+     .shared_size = "moe_shared_expert_intermediate_size",
+     .activation = "mlp_hidden_act",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .has_groups = true,
+     .layers = nemotron_layers,
+     .rules = nemotron_rules,
+     .block = "mixer",
+     .fused_up = "experts.up_proj",
+     .shared = "shared_experts"},
+    {.model_type = "gemma4",
+     .other_types = "gemma4_text",
+     .defaults = R"({"hidden_size": 2304, "num_hidden_layers": 30,
+       "hidden_activation": "gelu_pytorch_tanh"})",
+     .activation = "hidden_activation",
+     .renormalize = true,
+     .layers = gemma_layers,
+     .rules = gemma_rules,
+     .block = "",
+     .router = "router.proj.weight",
+     .is_fused = true,
+     .note = "The input is what pre_feedforward_layernorm_2 gives; the caller adds the dense MLP "
+             "and the norms behind it."},
+    {.model_type = "cohere2_moe",
+     .defaults = R"({"hidden_size": 8192, "num_hidden_layers": 40, "intermediate_size": 22528,
+       "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 0,
+       "norm_topk_prob": true})",
+     .intermediate = "intermediate_size",
+     .shared_count = "num_shared_experts",
+     .score_after_topk = true,
+     .layers = layers_after_dense,
+     .rules = cohere2_rules,
+     .shared = "shared_experts"},
+    {.model_type = "mimo_v2_flash",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 48, "moe_intermediate_size": 2048,
+       "n_routed_experts": 256, "num_experts_per_tok": 8, "norm_topk_prob": true,
+       "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = deepseek_rules},
+    {.model_type = "mistral4",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 36, "moe_intermediate_size": 2048,
+       "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 4,
+       "norm_topk_prob": true})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .rules = mistral4_rules,
+     .is_fused = true,
+     .shared = "shared_experts"},
+    {.model_type = "exaone_moe",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 32, "moe_intermediate_size": 1024,
+       "num_experts": 64, "num_experts_per_tok": 8, "num_shared_experts": 1,
+       "norm_topk_prob": true, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "num_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .correction_bias = "e_score_correction_bias|gate.e_score_correction_bias",
+     .shared = "shared_experts"},
+    {.model_type = "solar_open",
+     .defaults = R"({"hidden_size": 4096, "num_hidden_layers": 48, "moe_intermediate_size": 1280,
+       "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .has_groups = true,
+     .layers = all_layers,
+     .shared = "shared_experts"},
+    {.model_type = "afmoe",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 32, "moe_intermediate_size": 1408,
+       "num_experts": 64, "num_experts_per_tok": 6, "num_shared_experts": 2,
+       "num_dense_layers": 1})",
+     .scaling = "route_scale",
+     .shared_count = "num_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = layers_after_dense,
+     .router = "router.gate.weight",
+     .correction_bias = "expert_bias",
+     .shared = "shared_experts"},
+    {.model_type = "laguna",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 40, "moe_intermediate_size": 512,
+       "shared_expert_intermediate_size": 512, "num_experts": 256, "num_experts_per_tok": 8,
+       "first_k_dense_replace": 1})",
+     .scaling = "moe_routed_scaling_factor",
+     .shared_size = "shared_expert_intermediate_size",
+     .scoring = Scoring::kSigmoid,
+     .renormalize = true,
+     .has_correction_bias = true,
+     .layers = layers_after_dense,
+     .rules = laguna_rules,
+     .correction_bias = "experts.e_score_correction_bias|gate.e_score_correction_bias",
+     .shared = "shared_expert|shared_experts"},
+    {.model_type = "mellum",
+     .defaults = R"({"hidden_size": 2304, "num_hidden_layers": 28, "moe_intermediate_size": 896,
+       "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": true})",
+     .layers = layers_after_dense},
+    {.model_type = "axk2",
+     .defaults = R"({"hidden_size": 2048, "num_hidden_layers": 48, "moe_intermediate_size": 512,
+       "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+       "norm_topk_prob": true, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "n_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .has_groups = true,
+     .layers = layers_after_dense,
+     .shared = "shared_experts"},
+    {.model_type = "kimi_linear",
+     .defaults = R"({"hidden_size": 2304, "num_hidden_layers": 27, "moe_intermediate_size": 1024,
+       "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1,
+       "routed_scaling_factor": 2.446, "first_k_dense_replace": 1})",
+     .scaling = "routed_scaling_factor",
+     .shared_count = "num_shared_experts",
+     .scoring = Scoring::kSigmoid,
+     .has_correction_bias = true,
+     .layers = layers_after_dense,
+     .rules = kimi_linear_rules,
+     .block = "block_sparse_moe|mlp",
+     .modules = kNumberedModules,
+     .shared = "shared_experts"},
+};
 
 }  // namespace
 
+std::vector<std::string_view> spellings(std::string_view text) {
+  std::vector<std::string_view> result;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('|', begin), text.size());
+    result.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return result;
+}
+
+std::span<const Family> families() {
+  return kFamilies;
+}
+
 const Family* find_family(std::string_view model_type) {
   for (const Family& family : kFamilies) {
+    const std::vector<std::string_view> others = spellings(family.other_types);
     if (family.model_type == model_type ||
-        (!family.other_model_type.empty() && family.other_model_type == model_type)) {
+        (!model_type.empty() &&
+         std::find(others.begin(), others.end(), model_type) != others.end())) {
       return &family;
     }
   }

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "checkpoint/json_text.h"
+#include "checkpoint/layer_names.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/presets.h"
@@ -137,7 +138,7 @@ class Plan {
     const ModelInfo& info = config.info;
     w1_sigma_ = 1.0f / std::sqrt(static_cast<float>(info.hidden));
     for (const int64_t layer : info.moe_layers) {
-      add_layer(fmt::format("model.layers.{}.{}", layer, config.family->block));
+      add_layer(published_names(*config.family, layer));
     }
   }
 
@@ -219,13 +220,16 @@ class Plan {
     return to_bytes<float>({scheme_.stored == WeightFormat::kNvfp4Packed ? 1.0f / scale : scale});
   }
 
-  void add_fused(const std::string& experts) {
+  // The routed experts in tensors of all of them.
+  void add_fused(const ExpertNames& names) {
     const ModelInfo& info = config_.info;
     const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
       const Filling& fill = filling(cols);
       if (!scheme_.format) {
-        tensors_.push_back(
-            {{name, *config_.info.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
+        const Shape shape = config_.family->is_transposed ? Shape{info.num_experts, cols, rows}
+                                                          : Shape{info.num_experts, rows, cols};
+        const std::string full = name + (names.has_fused_modules ? ".weight" : "");
+        tensors_.push_back({{full, *config_.info.dtype, shape}, fill.tables[0], {}});
       } else {
         tensors_.push_back({{name + "_blocks", DType::kU8, {info.num_experts, rows, cols / 32, 16}},
                             fill.tables[0],
@@ -238,47 +242,67 @@ class Plan {
         add_normal(name + "_bias", *config_.info.dtype, {info.num_experts, rows}, kBiasSigma);
       }
     };
-    add(experts + ".gate_up_proj", 2 * info.intermediate, info.hidden);
-    add(experts + ".down_proj", info.hidden, info.intermediate);
+    add(names.fused_up, num_up_rows(info.intermediate), info.hidden);
+    add(names.fused_down, info.hidden, info.intermediate);
   }
 
-  void add_layer(const std::string& block) {
+  // The rows of gate and up together.
+  int64_t num_up_rows(int64_t intermediate) const {
+    return config_.activation.gated ? 2 * intermediate : intermediate;
+  }
+
+  // One expert of an intermediate size; `start` stands before the names of its modules.
+  void add_expert(const std::string& start, const ExpertModules& modules, int64_t intermediate) {
+    const int64_t hidden = config_.info.hidden;
+    const Filling& w1 = filling(hidden);
+    if (config_.activation.gated) {
+      add_module(start + std::string(modules.gate), intermediate, hidden, w1);
+    }
+    add_module(start + std::string(modules.up), intermediate, hidden, w1);
+    add_module(start + std::string(modules.down), hidden, intermediate, filling(intermediate));
+  }
+
+  void add_router(const LayerNames& names) {
     const ModelInfo& info = config_.info;
-    const Family& family = *config_.family;
-    const DType dtype = *config_.info.dtype;
-    const std::string router = fmt::format("{}.{}", block, family.router);
-    add_normal(router + ".weight", dtype, {info.num_experts, info.hidden}, w1_sigma_);
+    const DType dtype = *info.dtype;
+    add_normal(names.router, dtype, {info.num_experts, info.hidden}, w1_sigma_);
     if (config_.has_router_bias) {
-      add_normal(router + ".bias", dtype, {info.num_experts}, kBiasSigma);
+      add_normal(names.router_bias, dtype, {info.num_experts}, kBiasSigma);
     }
     if (config_.has_correction_bias) {
-      add_normal(router + ".e_score_correction_bias", DType::kF32, {info.num_experts},
-                 kCorrectionSigma);
+      add_normal(names.correction_bias, DType::kF32, {info.num_experts}, kCorrectionSigma);
     }
+    if (config_.has_normed_router) {
+      add_normal(names.block + ".router.scale", dtype, {info.hidden}, 1.0f);
+      add_normal(names.block + ".router.per_expert_scale", dtype, {info.num_experts}, 1.0f);
+      add_normal(names.block + ".pre_feedforward_layernorm_2.weight", dtype, {info.hidden}, 1.0f);
+    }
+  }
+
+  void add_layer(const LayerNames& names) {
+    const ModelInfo& info = config_.info;
+    add_router(names);
     // Families with fused experts are published fused in bf16 and mxfp4, and with a module per
     // expert in other formats.
-    if (scheme_.stored == WeightFormat::kMxfp4Fused || (family.is_transposed && !scheme_.format)) {
-      add_fused(block + ".experts");
+    if (scheme_.stored == WeightFormat::kMxfp4Fused ||
+        (config_.family->is_fused && !scheme_.format)) {
+      add_fused(names.experts);
     } else {
-      const Filling& w1 = filling(info.hidden);
-      const Filling& w2 = filling(info.intermediate);
       for (int64_t e = 0; e < info.num_experts; ++e) {
-        const std::string expert = fmt::format("{}.experts.{}.", block, e);
-        add_module(expert + std::string(family.gate), info.intermediate, info.hidden, w1);
-        add_module(expert + std::string(family.up), info.intermediate, info.hidden, w1);
-        add_module(expert + std::string(family.down), info.hidden, info.intermediate, w2);
+        add_expert(fmt::format("{}.{}.", names.experts.path, e), names.experts.modules,
+                   info.intermediate);
       }
     }
-    if (info.num_shared_experts > 0) {
-      const std::string shared = fmt::format("{}.{}.", block, family.shared);
-      const Filling& w1 = filling(info.hidden);
-      add_module(shared + "gate_proj", info.shared_intermediate, info.hidden, w1);
-      add_module(shared + "up_proj", info.shared_intermediate, info.hidden, w1);
-      add_module(shared + "down_proj", info.hidden, info.shared_intermediate,
+    if (info.num_shared_experts > 0 && !names.shared.fused_up.empty()) {
+      add_module(names.shared.fused_up, num_up_rows(info.shared_intermediate), info.hidden,
+                 filling(info.hidden));
+      add_module(names.shared.fused_down, info.hidden, info.shared_intermediate,
                  filling(info.shared_intermediate));
+    } else if (info.num_shared_experts > 0) {
+      add_expert(names.shared.path + ".", names.shared.modules, info.shared_intermediate);
     }
     if (config_.has_shared_gate) {
-      add_normal(block + ".shared_expert_gate.weight", dtype, {1, info.hidden}, w1_sigma_);
+      add_normal(names.shared_gate, *info.dtype, {1, info.hidden}, w1_sigma_);
     }
   }
 

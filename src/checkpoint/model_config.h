@@ -8,15 +8,14 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "checkpoint/config_fields.h"
+#include "checkpoint/family.h"
 #include "checkpoint/quant_rules.h"
 #include "moebius/checkpoint.h"
 
 namespace moebius::checkpoint {
-
-struct Family;
 
 struct ModelConfig {
   ModelInfo info;
@@ -27,33 +26,16 @@ struct ModelConfig {
   bool has_shared_gate = false;
   bool has_expert_bias = false;
   bool apply_router_weight_on_input = false;
+  // Gemma 4: the router has a norm of its own, see load_router().
+  bool has_normed_router = false;
+  // The output is the mean of routed and shared experts instead of their sum.
+  bool averages_shared = false;
+  // Layers whose experts are chosen by token ids, for which the layer has no router.
+  std::vector<int64_t> hash_layers;
   ActivationSpec activation;
   QuantRules quantization;
   std::string file;  // config.json, as messages name it
 };
-
-// The names in config.json and in the tensor files that differ between families.
-struct Family {
-  std::string_view model_type = {};
-  std::string_view other_model_type = {};  // of a text_config; empty: none
-  std::string_view intermediate_key = {};  // of one routed expert
-  // Reads the family's own fields.  REQUIRES: num_layers, hidden, intermediate, num_experts and
-  // topk are read already.
-  void (*read)(const ConfigFields& fields, ModelConfig& config) = nullptr;
-
-  std::string_view block = "mlp";       // the MoE block's name in the layer
-  std::string_view other_block = {};    // another spelling of block; empty: none
-  std::string_view router = "gate";     // module with the router's weight
-  std::string_view gate = "gate_proj";  // modules of one expert
-  std::string_view up = "up_proj";
-  std::string_view down = "down_proj";
-  std::string_view shared = {};  // module of the shared experts; empty: none
-  bool is_transposed = false;    // fused expert weights are [E, K, N] instead of [E, N, K]
-};
-
-// nullptr for an unknown family.
-const Family* find_family(std::string_view model_type);
-std::string family_names();  // "mixtral, qwen2_moe, ..."
 
 // Throws InvalidArgument naming file, field and both values, or Unsupported naming the family or
 // the quantization method.

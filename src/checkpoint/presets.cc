@@ -95,7 +95,7 @@ json config_of(const Preset& preset) {
   config["dtype"] = "bfloat16";
   config["hidden_act"] = "silu";
   config["hidden_size"] = preset.hidden;
-  config[std::string(find_family(preset.model_type)->intermediate_key)] = preset.intermediate;
+  config[std::string(find_family(preset.model_type)->intermediate)] = preset.intermediate;
   config[std::string(family->num_experts_key)] = preset.num_experts;
   config["num_experts_per_tok"] = preset.topk;
   config["num_hidden_layers"] = preset.num_layers;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <system_error>
@@ -19,6 +20,14 @@ using namespace checkpoint;
 namespace fs = std::filesystem;
 
 namespace {
+
+// Where a tensor is, and whether anybody has asked for it.
+struct Place {
+  size_t shard = 0;
+  mutable std::atomic<bool> is_read = false;
+
+  explicit Place(size_t idx) : shard(idx) {}
+};
 
 struct Shard {
   fs::path path;
@@ -37,7 +46,7 @@ struct Shard {
 struct Safetensors::State {
   fs::path path;  // the file, or the index of a sharded set
   std::vector<std::unique_ptr<Shard>> shards;
-  std::map<std::string, size_t, std::less<>> shard_of;
+  std::map<std::string, Place, std::less<>> shard_of;
   std::mutex mutex;  // guards the opening of shards
 
   void open_single() {
@@ -45,7 +54,7 @@ struct Safetensors::State {
     shards.back()->path = path;
     shards.back()->open();
     for (const auto& [name, entry] : shards.back()->header.entries) {
-      shard_of.emplace(name, 0);
+      shard_of.try_emplace(name, 0);
     }
   }
 
@@ -62,7 +71,7 @@ struct Safetensors::State {
                                             path.string(), in_quotes(file), in_quotes(name)));
         }
       }
-      shard_of.emplace(name, it->second);
+      shard_of.try_emplace(name, it->second);
     }
   }
 
@@ -73,7 +82,7 @@ struct Safetensors::State {
     if (shard.file == nullptr) {
       shard.open();
       for (const auto& [name, owner] : shard_of) {
-        if (owner == idx && shard.header.entries.count(name) == 0) {
+        if (owner.shard == idx && shard.header.entries.count(name) == 0) {
           shard.file = nullptr;
           throw InvalidArgument(fmt::format("{}: tensor {} is missing, {} says it is here",
                                             shard.path.string(), in_quotes(name),
@@ -84,7 +93,7 @@ struct Safetensors::State {
     return shard;
   }
 
-  size_t index_of(std::string_view name) const {
+  const Place& place_of(std::string_view name) const {
     const auto it = shard_of.find(name);
     if (it == shard_of.end()) {
       throw InvalidArgument(
@@ -99,7 +108,9 @@ struct Safetensors::State {
     std::byte* data;
   };
   Found find(std::string_view name) {
-    const Shard& shard = opened(index_of(name));
+    const Place& place = place_of(name);
+    place.is_read.store(true, std::memory_order_relaxed);
+    const Shard& shard = opened(place.shard);
     const SafetensorsEntry& entry = shard.header.entries.find(name)->second;
     const std::byte* data = shard.file->data() + shard.header.data_begin + entry.begin;
     return {shard, entry, const_cast<std::byte*>(data)};
@@ -143,6 +154,19 @@ std::vector<std::string> Safetensors::names() const {
   return result;
 }
 
+std::vector<std::string> Safetensors::names(std::string_view prefix) const {
+  std::vector<std::string> result;
+  for (auto it = state_->shard_of.lower_bound(prefix);
+       it != state_->shard_of.end() && it->first.starts_with(prefix); ++it) {
+    result.push_back(it->first);
+  }
+  return result;
+}
+
+bool Safetensors::was_read(std::string_view name) const {
+  return state_->place_of(name).is_read.load(std::memory_order_relaxed);
+}
+
 bool Safetensors::contains(std::string_view name) const {
   return state_->shard_of.find(name) != state_->shard_of.end();
 }
@@ -152,7 +176,7 @@ const SafetensorsEntry& Safetensors::entry(std::string_view name) const {
 }
 
 fs::path Safetensors::file_of(std::string_view name) const {
-  return state_->shards[state_->index_of(name)]->path;
+  return state_->shards[state_->place_of(name).shard]->path;
 }
 
 Tensor Safetensors::tensor(std::string_view name) const {

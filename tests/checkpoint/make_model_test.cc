@@ -49,8 +49,9 @@ TEST_P(SmallModels, AreReadAsWritten) {
   for (const int64_t layer : info.moe_layers) {
     const MoeLayerWeights weights = checkpoint.load_layer(layer);
     const QuantConfig& q = weights.experts.quant;
+    const int64_t halves = weights.activation.gated ? 2 : 1;
     ASSERT_EQ(weights.experts.w1.shape(),
-              (Shape{info.num_experts, 2 * info.intermediate, info.hidden}));
+              (Shape{info.num_experts, halves * info.intermediate, info.hidden}));
     EXPECT_EQ(weights.router.gate.shape(), (Shape{info.num_experts, info.hidden}));
     EXPECT_EQ(weights.shared.w1.defined(), info.num_shared_experts > 0);
     const double w1 = variance(weights.experts.w1, q.w1, q.a1, info.intermediate);

@@ -194,6 +194,10 @@ inline std::vector<SmallModel> small_models() {
       {"olmoe", model({{"model_type", "olmoe"}, {"num_experts", 4}})},
       {"glm4_moe",
        model({{"model_type", "glm4_moe"}, {"n_routed_experts", 4}, {"n_shared_experts", 1}})},
+      {"nemotron_h", model({{"model_type", "nemotron_h"},
+                            {"n_routed_experts", 4},
+                            {"moe_shared_expert_intermediate_size", 48},
+                            {"hybrid_override_pattern", "EM*E"}})},
   };
   const size_t num_families = models.size();
   for (size_t i = 0; i < num_families; ++i) {
@@ -216,6 +220,36 @@ inline std::vector<SmallModel> small_models() {
       }
     }
   }
+  // These differ from others in what makes no difference to weights in codes.
+  const std::vector<SmallModel> others = {
+      {"granitemoeshared", model({{"model_type", "granitemoeshared"},
+                                  {"num_local_experts", 4},
+                                  {"shared_intermediate_size", 48}})},
+      {"gemma4", model({{"model_type", "gemma4_text"},
+                        {"enable_moe_block", true},
+                        {"num_experts", 4},
+                        {"top_k_experts", 2}})},
+      {"deepseek_v4",
+       model({{"model_type", "deepseek_v4"}, {"n_routed_experts", 4}, {"num_hash_layers", 0}})},
+      {"ernie4_5_moe", model({{"model_type", "ernie4_5_moe"},
+                              {"moe_num_experts", 4},
+                              {"moe_k", 2},
+                              {"moe_layer_start_index", 0}})},
+      {"dots1", model({{"model_type", "dots1"}, {"n_routed_experts", 4}})},
+      {"glm4_moe_lite", model({{"model_type", "glm4_moe_lite"}, {"n_routed_experts", 4}})},
+      {"hunyuan_v1_moe", model({{"model_type", "hunyuan_v1_moe"},
+                                {"num_experts", 4},
+                                {"num_experts_per_tok", nullptr},
+                                {"moe_topk", 2}})},
+      {"phimoe", model({{"model_type", "phimoe"}, {"num_local_experts", 4}})},
+      {"laguna", model({{"model_type", "laguna"},
+                        {"num_experts", 4},
+                        {"shared_expert_intermediate_size", 48}})},
+      {"cohere2_moe",
+       model({{"model_type", "cohere2_moe"}, {"num_experts", 4}, {"num_shared_experts", 1}})},
+      {"qwen3_vl_moe", model({{"model_type", "qwen3_vl_moe_text"}, {"num_experts", 4}})},
+  };
+  models.insert(models.end(), others.begin(), others.end());
   return models;
 }
 

@@ -49,14 +49,16 @@ uint64_t model_digest(const RunOptions& options, const Checkpoint& checkpoint, i
   add_text(digest, checkpoint::read_json_object(folder / checkpoint::kConfigFile).dump());
   const std::string block = checkpoint.block_prefix(layer) + ".";
   const Safetensors& tensors = checkpoint.tensors();
-  for (const std::string& name : tensors.names()) {
-    if (!name.starts_with(block)) {
+  const ModelInfo& info = checkpoint.info();
+  const auto router_bytes = static_cast<uint64_t>(4 * info.num_experts * info.hidden);
+  for (const std::string& name : tensors.names(block)) {
+    add_text(digest, name);
+    if (name.find("expert", block.size()) != name.npos) {
       continue;
     }
-    add_text(digest, name);
-    if (name.find("expert", block.size()) == name.npos) {
-      const SafetensorsEntry& entry = tensors.entry(name);
-      add_text(digest, fmt::format("{} {}", entry.dtype_name, to_string(entry.shape)));
+    const SafetensorsEntry& entry = tensors.entry(name);
+    add_text(digest, fmt::format("{} {}", entry.dtype_name, to_string(entry.shape)));
+    if (entry.end - entry.begin <= router_bytes) {
       const Tensor bytes = tensors.bytes(name);
       digest.add({bytes.bytes(), static_cast<size_t>(bytes.nbytes())});
     }
