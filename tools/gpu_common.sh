@@ -25,6 +25,7 @@ gpu_environment() {
   # Without these variables tests look for the command where it was built, and for fixtures beside the project.
   [[ -x "$1/bin/moebius" ]] && export MOEBIUS_COMMAND="${MOEBIUS_COMMAND:-$1/bin/moebius}"
   [[ -d "$1/fixtures" ]] && export MOEBIUS_FIXTURES="${MOEBIUS_FIXTURES:-$1/fixtures}"
+  [[ -d "$1/families" ]] && export MOEBIUS_FAMILIES="${MOEBIUS_FAMILIES:-$1/families}"
   # NVLink multicast stays off.
   export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
   if [[ -z "${MOEBIUS_NCCL_LIBRARY:-}" ]]; then

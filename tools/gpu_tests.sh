@@ -86,6 +86,8 @@ if [[ -n "$pack" ]]; then
     mkdir -p "$pack/fixtures"
     cp -RL "$fixtures/." "$pack/fixtures/"
   fi
+  mkdir -p "$pack/families"
+  cp -R "$here/../tests/fixtures/." "$pack/families/"
   cp "$here/gpu_tests.sh" "$here/gpu_common.sh" "$pack/"
   du -sh "$pack"
   exit 0

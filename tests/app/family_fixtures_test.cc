@@ -4,90 +4,24 @@
 // Runs the checkpoint of each family in tests/fixtures through the command: with published names
 // and with those of save_pretrained(), on one rank and on four.  Nothing may be written to the
 // error stream, so no tensor of the block is left unread.
+#include "tests/app/family_fixtures.h"
+
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "checkpoint/family.h"
 #include "moebius/safetensors.h"
-#include "moebius/tolerance.h"
-#include "tests/app/command.h"
 
 namespace moebius::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 // These have rows in the table, but the transformers that made the fixtures does not have them.
 const std::set<std::string> kWithoutFixture = {"glm5_next", "kimi_linear", "qwen4_exp"};
 
-const fs::path& root() {
-  static const fs::path path = "tests/fixtures";
-  return path;
-}
-
-struct Case {
-  std::string name;
-  fs::path expected;  // the folder of the family
-  fs::path model;     // itself, or saved/ in it
-};
-
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> result;
-  if (fs::exists(root())) {
-    for (const auto& entry : fs::directory_iterator(root())) {
-      const fs::path folder = entry.path();
-      if (!fs::exists(folder / "expected.safetensors")) {
-        continue;
-      }
-      const std::string name = folder.filename().string();
-      result.push_back({name, folder, folder});
-      if (fs::exists(folder / "saved")) {
-        result.push_back({name + "_saved", folder, folder / "saved"});
-      }
-    }
-  }
-  std::sort(result.begin(), result.end(),
-            [](const Case& a, const Case& b) { return a.name < b.name; });
-  return result;
-}
-
-class FamilyFixtures : public testing::TestWithParam<Case> {
- protected:
-  void expect_output(const Words& options) {
-    const fs::path file = GetParam().expected / "expected.safetensors";
-    const Safetensors expected(file);
-    const std::vector<std::string> names = expected.names();
-    const auto input = std::find_if(names.begin(), names.end(), [](const std::string& name) {
-      return name.ends_with(".input");
-    });
-    ASSERT_NE(input, names.end());
-    const std::string block = input->substr(0, input->rfind('.'));
-    const size_t number = input->find("layers.") + 7;
-    const std::string layer = input->substr(number, input->find('.', number) - number);
-
-    const ScratchFolder scratch;
-    const std::string output = scratch / "output.safetensors";
-    const CommandResult result =
-        run_command("run --repeat 1 --model" +
-                    Words{GetParam().model.string(), "--layer", layer, "--input", file.string(),
-                          "--input-tensor", *input, "--output", output} +
-                    options);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, "");
-    EXPECT_LE(
-        relative_error(Safetensors(output).tensor("output"), expected.tensor(block + ".output")),
-        layer_tolerance(QuantConfig()));
-  }
-};
+class FamilyFixtures : public FamilyFixtureTest {};
 
 TEST_P(FamilyFixtures, OneRank) {
   expect_output({});
@@ -97,14 +31,11 @@ TEST_P(FamilyFixtures, FourRanks) {
   expect_output("--ranks 4 --all2all high_throughput");
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         FamilyFixtures,
-                         testing::ValuesIn(cases()),
-                         [](const testing::TestParamInfo<Case>& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, FamilyFixtures, testing::ValuesIn(family_cases()), family_case_name);
 
 // A bias that the family does not have would be left out without a word.
 TEST(FamilyFiles, TensorsThatNothingReadsAreNamed) {
-  const fs::path folder = root() / "qwen3_moe";
+  const fs::path folder = family_root() / "qwen3_moe";
   const Safetensors files(folder);
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const std::string& name : files.names()) {
@@ -135,11 +66,12 @@ TEST(FamilyFiles, TensorsThatNothingReadsAreNamed) {
 }
 
 TEST(FamilyTable, EveryFamilyHasAFixture) {
-  ASSERT_TRUE(fs::exists(root())) << "run tests from the project's root";
+  ASSERT_TRUE(fs::exists(family_root())) << "run tests from the project's root";
   EXPECT_GE(checkpoint::families().size(), 30u);
   for (const checkpoint::Family& family : checkpoint::families()) {
     const std::string name(family.model_type);
-    EXPECT_EQ(fs::exists(root() / name / "expected.safetensors"), !kWithoutFixture.contains(name))
+    EXPECT_EQ(fs::exists(family_root() / name / "expected.safetensors"),
+              !kWithoutFixture.contains(name))
         << name;
   }
 }

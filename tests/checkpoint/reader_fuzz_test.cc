@@ -146,7 +146,10 @@ class ReaderFuzz : public ::testing::Test {
                                             "qwen3_moe_fp8_static",
                                             "mixtral_nvfp4_packed",
                                             "qwen3_moe_mxfp4_packed",
-                                            "deepseek_v3_mxfp8"};
+                                            "deepseek_v3_mxfp8",
+                                            "nemotron_h_nvfp4",
+                                            "granitemoeshared",
+                                            "gemma4"};
 
   void SetUp() override {
     for (const char* name : kModels) {
