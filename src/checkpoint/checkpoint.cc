@@ -103,6 +103,9 @@ void Checkpoint::State::load_router(const LayerNames& names,
                    /*masks=*/true)
             .view({num_experts});
   }
+  if (config.scores_groups_by_two) {  // as the router does with a correction bias, even of zeros
+    result.router.correction_bias = Tensor::zeros({num_experts}, DType::kF32);
+  }
   if (config.has_normed_router) {
     load_normed_router(names, result.router);
   }

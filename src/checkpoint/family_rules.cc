@@ -166,12 +166,8 @@ void deepseek_rules(const ConfigFields& fields, ModelConfig& config) {
   }
 }
 
-// The router scores groups by their best expert where there is no correction bias; this family
-// takes the sum of the best two.
-void mistral4_rules(const ConfigFields& fields, ModelConfig& config) {
-  if (config.router.num_groups > 1) {
-    fields.unsupported("n_group", "1");
-  }
+void mistral4_rules(const ConfigFields&, ModelConfig& config) {
+  config.scores_groups_by_two = config.router.num_groups > 1;
 }
 
 void deepseek_v4_rules(const ConfigFields& fields, ModelConfig& config) {

@@ -26,6 +26,8 @@ struct ModelConfig {
   bool has_shared_gate = false;
   bool has_expert_bias = false;
   bool apply_router_weight_on_input = false;
+  // A group's score is the sum of its best two experts, though there is no correction bias.
+  bool scores_groups_by_two = false;
   // Gemma 4: the router has a norm of its own, see load_router().
   bool has_normed_router = false;
   // The output is the mean of routed and shared experts instead of their sum.
