@@ -94,7 +94,7 @@ void run_problem(const Problem& problem, const router::ImplEntry& impl, const Ca
   Case c;
   c.impl = impl.name;
   std::optional<Instance> actual;
-  c.refusal = impl.supports({problem.config, weights.gate, {}, {}}).reason;
+  c.refusal = impl.supports({problem.config, weights.gate, {}, {}, {}}).reason;
   if (c.refusal.empty()) {
     actual.emplace(problem, weights, impl.name);
   }
