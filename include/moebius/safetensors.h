@@ -35,12 +35,14 @@ struct SafetensorsEntry {
 
 class Safetensors {
  public:
-  // Opens a file, or a directory with model.safetensors or model.safetensors.index.json.  Shards
-  // are mapped when they are first touched.  Throws InvalidArgument with one line naming file,
-  // tensor and values, for: a truncated file, a header longer than the file or than 100 MB, invalid
-  // JSON, duplicate names, offsets that overlap, leave holes or pass the end, sizes that contradict
-  // dtype and shape, a missing shard, and index entries that the shard lacks.  Members that take a
-  // name throw the same for its shard, and for an unknown name; contains() does not throw.
+  // Opens a file, or a directory with model.safetensors or, where there is none,
+  // model.safetensors.index.json.  Shards may be links.  They are mapped when they are first
+  // touched, so those that nobody touches may be missing.
+  // Throws InvalidArgument with one line naming file, tensor and values, for: a truncated file, a
+  // header longer than the file or than 100 MB, invalid JSON, duplicate names, offsets that
+  // overlap, leave holes or pass the end, and sizes that contradict dtype and shape.  Members that
+  // take a name throw the same for its shard, and for an unknown name, a missing shard, and index
+  // entries that the shard lacks; contains() does not throw.
   explicit Safetensors(const std::filesystem::path& path);
   ~Safetensors();
   Safetensors(Safetensors&&) noexcept;
@@ -55,6 +57,8 @@ class Safetensors {
   const SafetensorsEntry& entry(std::string_view name) const;
   // The path of the file that holds the tensor, for messages.
   std::filesystem::path file_of(std::string_view name) const;
+  // The paths of the files of the set, whether they exist or not.
+  std::vector<std::filesystem::path> files() const;
   // A read-only view of the mapping, which lives as long as any tensor on it; writing to it faults.
   // Data may lie at any address, since headers have any length: where it is not aligned to its
   // elements, the tensor is a copy.  Types that are only passed through come as bytes().
@@ -66,6 +70,13 @@ class Safetensors {
   // the tensor.
   void release(std::string_view name) const;
   void release(std::string_view name, int64_t begin, int64_t end) const;
+  // Tells the system that the tensor, or its bytes [begin, end), are read next.  It fetches them
+  // from the disk meanwhile, and nobody waits.  Throws as release() does.
+  void will_read(std::string_view name) const;
+  void will_read(std::string_view name, int64_t begin, int64_t end) const;
+  // The bytes that readers have counted so far.  Checkpoint::load_layer counts what it copies.
+  int64_t bytes_read() const;
+  void count_read(int64_t bytes) const;
 
  private:
   struct State;

@@ -109,13 +109,21 @@ MappedFile::~MappedFile() {
   }
 }
 
+void MappedFile::will_read(uint64_t begin, uint64_t end) const {
+  advise(begin, end, MADV_WILLNEED);
+}
+
 void MappedFile::release(uint64_t begin, uint64_t end) const {
+  advise(begin, end, MADV_DONTNEED);
+}
+
+// This is only advice: a failure costs time or memory, not correctness.
+void MappedFile::advise(uint64_t begin, uint64_t end, int advice) const {
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   begin = begin / page * page;
   end = std::min((end + page - 1) / page * page, size_);
   if (begin < end) {
-    // This is only advice: a failure costs memory, not correctness.
-    ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+    ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
   }
 }
 

@@ -25,11 +25,15 @@ class MappedFile {
   // raises SIGBUS; see mapped_file_at().
   uint64_t size() const { return size_; }
   const std::byte* data() const { return data_; }
+  // Asks the system to fetch the pages that hold [begin, end), and does not wait for them.
+  void will_read(uint64_t begin, uint64_t end) const;
   // Drops the pages that hold [begin, end); they are read again when touched.
   void release(uint64_t begin, uint64_t end) const;
 
  private:
   explicit MappedFile(const std::filesystem::path& path);
+  // Gives madvise() advice about the pages that hold [begin, end).
+  void advise(uint64_t begin, uint64_t end, int advice) const;
 
   MappedRange* range_;               // for mapped_file_at()
   const std::byte* data_ = nullptr;  // null when the file is empty

@@ -125,6 +125,7 @@ void check_groups(const ConfigFields& fields, const RouterConfig& router) {
 }  // namespace
 
 ModelConfig read_model_config(const fs::path& directory) {
+  expect_no_cache_root(directory);
   const fs::path path = directory / kConfigFile;
   json content = read_json_object(path);
   const fs::path modelopt = directory / kQuantConfigFile;  // does not name the method
