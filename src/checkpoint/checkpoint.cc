@@ -72,8 +72,10 @@ Tensor Checkpoint::State::load_small(const std::string& name,
                                      const Shape& shape,
                                      bool masks) const {
   expect_small(name, shape);
+  files.will_read(name);
   expect_finite_tensor(files, name, masks);
   const Tensor copy = files.bytes(name).clone();
+  files.count_read(copy.nbytes());
   files.release(name);
   return copy.reinterpret(files.entry(name).dtype, shape);
 }

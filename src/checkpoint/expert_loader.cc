@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "checkpoint/part_copy.h"
+#include "checkpoint/read_ahead.h"
 #include "checkpoint/stored_quant.h"
 #include "core/parallel.h"
 #include "moebius/error.h"
@@ -207,8 +208,21 @@ ExpertWeights load_experts(const ExpertSource& source,
   QuantTensors tensors;
   load_static_scales(source, slice.experts, quantize_activations, tensors);
   FiniteWeights finite(allows_nonfinite, slice.experts);
-  parallel_tasks(Stream::cpu(), static_cast<int64_t>(copies.size()),
-                 [&](int64_t i, int) { copies[static_cast<size_t>(i)].run(finite); });
+  std::vector<int64_t> bytes;
+  for (const PartCopy& copy : copies) {
+    const auto [rows, cols] = copy.stored_range();
+    bytes.push_back(copy.from.span(rows, cols).size());
+  }
+  ReadAhead ahead(std::move(bytes), [&](int64_t i) {
+    const PartCopy& copy = copies[static_cast<size_t>(i)];
+    const auto [rows, cols] = copy.stored_range();
+    copy.from.will_read(rows, cols);
+  });
+  parallel_tasks(Stream::cpu(), static_cast<int64_t>(copies.size()), [&](int64_t i, int) {
+    ahead.begin(i);
+    copies[static_cast<size_t>(i)].run(finite);
+  });
+  ahead.finish();
 
   tensors.w1_scale = w1.scale;
   tensors.w2_scale = w2.scale;
@@ -235,8 +249,9 @@ void load_biases(const ExpertSource& source,
     Tensor result = Tensor::zeros({slice.experts.size(), piece.rows.size()}, stored);
     for (int64_t l = 0; l < slice.experts.size() && !is_zero; ++l) {
       const int64_t expert = slice.experts[l];
-      finite.copy(source.bias(expert, piece.projection), stored, {0, 1}, piece.rows,
-                  result[l].bytes(), result[l].nbytes(), expert);
+      const StoredMatrix bias = source.bias(expert, piece.projection);
+      bias.will_read({0, 1}, piece.rows);
+      finite.copy(bias, stored, {0, 1}, piece.rows, result[l].bytes(), result[l].nbytes(), expert);
     }
     return stored == DType::kF16 ? convert(result, DType::kF32) : result;
   };

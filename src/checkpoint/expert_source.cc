@@ -95,13 +95,24 @@ void StoredMatrix::copy_to(std::byte* dst,
   }
 }
 
-void StoredMatrix::release(Range take_rows, Range take_cols) const {
+Range StoredMatrix::span(Range take_rows, Range take_cols) const {
   const Range outer = is_transposed ? take_cols : take_rows;
   const Range inner = is_transposed ? take_rows : take_cols;
-  if (outer.size() > 0) {
-    files->release(tensor, offset + outer.begin * stride,
-                   offset + (outer.end - 1) * stride + inner.end * bits(dtype) / 8);
-  }
+  const int64_t elem_bytes = bits(dtype) / 8;
+  return outer.size() > 0 ? Range{offset + outer.begin * stride + inner.begin * elem_bytes,
+                                  offset + (outer.end - 1) * stride + inner.end * elem_bytes}
+                          : Range{offset, offset};
+}
+
+void StoredMatrix::will_read(Range take_rows, Range take_cols) const {
+  const Range bytes = span(take_rows, take_cols);
+  files->will_read(tensor, bytes.begin, bytes.end);
+  files->count_read(take_rows.size() * take_cols.size() * bits(dtype) / 8);
+}
+
+void StoredMatrix::release(Range take_rows, Range take_cols) const {
+  const Range bytes = span(take_rows, take_cols);
+  files->release(tensor, bytes.begin, bytes.end);
 }
 
 ExpertSource ExpertSource::routed(const Safetensors& files,
@@ -340,6 +351,7 @@ float ExpertSource::scalar(int64_t expert, Projection projection, const StoredPa
     throw InvalidArgument(
         fmt::format("{} has shape {}, expected one value", found.label, to_string(value.shape())));
   }
+  files_->count_read(value.nbytes());
   const float result = get_float(value, 0);
   // A global scale may be 0, as all weights may be.  An activation is divided by its scale, whose
   // inverse must be finite.
@@ -376,6 +388,7 @@ void ExpertSource::check_weight_shape(int64_t expert,
   const StoredMatrix found = describe(tensor, part);
   expect_file_shape(files_->entry(tensor), {2}, found.label);
   const Tensor value = files_->tensor(tensor);
+  files_->count_read(value.nbytes());
   const int64_t* dims = value.data<int64_t>();
   if (dims[0] != rows(projection) || dims[1] != cols(projection)) {
     throw InvalidArgument(fmt::format("{} is [{}, {}], config.json makes it [{}, {}]", found.label,
@@ -392,6 +405,7 @@ std::vector<int64_t> ExpertSource::group_order(int64_t expert,
   const int64_t columns = scheme_.group.col > 0 ? scheme_.group.col : size;
   const int64_t num_groups = num_units(size, columns);
   const Tensor value = files_->tensor(found.tensor);
+  files_->count_read(value.nbytes());
   const int32_t* index = value.data<int32_t>();
   std::vector<int64_t> order;
   for (int64_t k = 0; k < size; ++k) {

@@ -70,6 +70,10 @@ struct StoredMatrix {
   // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart.  The source
   // may be unaligned.
   void copy_to(std::byte* dst, int64_t dst_stride, Range take_rows, Range take_cols) const;
+  // The bytes of the tensor from the first to the last element of a part.
+  Range span(Range take_rows, Range take_cols) const;
+  // Announces that a part is read next, and counts its bytes.
+  void will_read(Range take_rows, Range take_cols) const;
   // Releases the pages of a part.  Parts should be large: reading a page maps some more before and
   // behind it, which may have been released already.
   void release(Range take_rows, Range take_cols) const;

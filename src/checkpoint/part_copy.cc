@@ -149,6 +149,13 @@ void check_zero_points(const PartCopy& copy) {
 
 }  // namespace
 
+std::pair<Range, Range> PartCopy::stored_range() const {
+  const bool is_in_words = unpack == Unpack::kRows || unpack == Unpack::kAwqRows;
+  const bool takes_all_columns = order != nullptr || (is_in_words && to == nullptr);
+  return {is_in_words ? words_of(rows, zero_point_bits) : rows,
+          takes_all_columns ? Range{0, from.cols} : cols};
+}
+
 void PartCopy::run(FiniteWeights& finite) const {
   switch (unpack) {
     case Unpack::kRows:

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/expert_source.h"
@@ -34,6 +35,8 @@ struct PartCopy {
   // Which stored column each column of scales and zero points is; null: its own.
   std::shared_ptr<const std::vector<int64_t>> order;
 
+  // The rows and columns of stored elements that run() reads.
+  std::pair<Range, Range> stored_range() const;
   // Throws InvalidArgument as FiniteWeights does, and for a zero point that does not fit.
   void run(FiniteWeights& finite) const;
 };

@@ -11,6 +11,7 @@
 
 #include "checkpoint/expert_loader.h"
 #include "checkpoint/load_schemes.h"
+#include "checkpoint/read_ahead.h"
 #include "core/parallel.h"
 #include "moebius/error.h"
 #include "moebius/quantize.h"
@@ -73,6 +74,23 @@ class WeightQuantizer {
   Room make_room() const {
     return {Tensor::empty({rows_of(taken_), cols_of(taken_)}, dtype_),
             cuts_ ? allocate(1, taken_) : QuantizedWeight{}};
+  }
+
+  // The parts are the local experts.
+  ReadAhead read_ahead() const {
+    int64_t bytes = 0;  // of an expert, which are alike
+    for (const Piece& piece : taken_) {
+      bytes += source_.matrix(experts_[0], piece.projection, float_part())
+                   .span(piece.rows, piece.cols)
+                   .size();
+    }
+    return {std::vector<int64_t>(static_cast<size_t>(experts_.size()), bytes),
+            [this](int64_t local_expert) {
+              for (const Piece& piece : taken_) {
+                source_.matrix(experts_[local_expert], piece.projection, float_part())
+                    .will_read(piece.rows, piece.cols);
+              }
+            }};
   }
 
   // REQUIRES: no other thread uses `room`.
@@ -210,13 +228,16 @@ ExpertWeights quantize_experts(const ExpertSource& source,
                            scheme, spec, slice.experts, finite);
   for (const WeightQuantizer* weight : {&w1, &w2}) {
     std::vector<WeightQuantizer::Room> rooms(static_cast<size_t>(stream.num_threads()));
+    ReadAhead ahead = weight->read_ahead();
     parallel_tasks(stream, slice.experts.size(), [&](int64_t local_expert, int thread_idx) {
+      ahead.begin(local_expert);
       WeightQuantizer::Room& room = rooms[static_cast<size_t>(thread_idx)];
       if (!room.floats) {
         room = weight->make_room();
       }
       weight->quantize_expert(local_expert, room, Stream::cpu(1));
     });
+    ahead.finish();
   }
 
   ExpertWeights result;

@@ -4,33 +4,15 @@
 // Loading keeps one copy of the weights: the peak of the resident memory, which includes mapped
 // pages of the file, stays near the size of the result.
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/make_model.h"
 #include "moebius/checkpoint.h"
 #include "tests/checkpoint/checkpoint_testing.h"
+#include "tests/checkpoint/process_memory.h"
 
 namespace moebius::testing {
 namespace {
-
-int64_t status_bytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(field + ":")) {
-      return std::stoll(line.substr(field.size() + 1)) * 1024;
-    }
-  }
-  return -1;
-}
-
-// Returns false where the system does not allow it.
-bool reset_peak() {
-  std::ofstream file("/proc/self/clear_refs");
-  file << "5";
-  file.flush();
-  return file.good() && status_bytes("VmHWM") > 0;
-}
 
 class LoadMemory : public ::testing::TestWithParam<const char*> {};
 
