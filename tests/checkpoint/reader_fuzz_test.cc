@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "checkpoint/survey.h"
 #include "moebius/checkpoint.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/small_models.h"
@@ -187,6 +188,7 @@ class ReaderFuzz : public ::testing::Test {
 
   // Opens the folder and reads all of it.  Returns whether anything was refused.
   bool read() {
+    survey();
     try {
       const Checkpoint checkpoint(dir_.path());
       for (const std::string& name : checkpoint.tensors().names()) {
@@ -205,6 +207,22 @@ class ReaderFuzz : public ::testing::Test {
       check_message(error.what());
     }
     return true;
+  }
+
+  // Looks at the folder as `moebius info` does, which finds something in files that cannot run.
+  void survey() {
+    try {
+      const Safetensors files(dir_.path());
+      const std::vector<std::string> names = files.names();
+      const auto blocks = checkpoint::find_expert_blocks(names);
+      for (size_t i = 0; i < std::min<size_t>(blocks.size(), 2); ++i) {
+        const auto block = checkpoint::survey_block(files, names, blocks[i].prefix);
+        ASSERT_GE(block.bytes, 0);
+        ASSERT_LE(block.unlike.size(), 4u);
+      }
+    } catch (const InvalidArgument& error) {
+      check_message(error.what());
+    }
   }
 
   // Expects every tensor to have the bytes of the data that the header gives it.
