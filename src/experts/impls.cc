@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/select.h"
+#include "experts/choose.h"
 #include "experts/cpu/tiles/tile_experts.h"
 #include "experts/cuda/experts.h"
 #include "experts/ref/ref_experts.h"
@@ -62,6 +63,17 @@ void Experts::expect_update(const ExpertWeights&) const {
   throw Unsupported("experts " + std::string(name()) + " cannot replace their weights");
 }
 
+const ExpertsImpl& choose_experts(const ExpertsDesc& desc,
+                                  const ExpertWeights& weights,
+                                  Device device,
+                                  std::string_view implementation) {
+  return select_impl(
+      experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation, [&](const ExpertsImpl& i) {
+        return i.device == device.type ? i.supports(desc, weights)
+                                       : Support::no("the stream is on " + to_string(device));
+      });
+}
+
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       ExpertWeights weights,
                                       const Stream& stream,
@@ -69,12 +81,7 @@ std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
   validate_experts_desc(desc);
   validate_expert_weights(desc, weights);
   validate_weights_device(desc, weights, stream.device());
-  const ExpertsImpl& impl = select_impl(
-      experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation, [&](const ExpertsImpl& i) {
-        return i.device == stream.device().type
-                   ? i.supports(desc, weights)
-                   : Support::no("the stream is on " + to_string(stream.device()));
-      });
+  const ExpertsImpl& impl = choose_experts(desc, weights, stream.device(), implementation);
   return impl.make(desc, std::move(weights), stream);
 }
 

@@ -21,6 +21,7 @@
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/activation/activation_codes.h"
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/limits.h"
 #include "experts/cuda/lora/lora.h"
 #include "experts/cuda/place_weights.h"
 #include "experts/cuda/rows/permute.h"
@@ -476,18 +477,7 @@ Support experts_support(const ExpertsDesc& desc, const ExpertWeights&) {
   if (cuda_device_count() == 0) {
     return Support::no("no GPU");
   }
-  if (desc.precision != Precision::kModel) {
-    return Support::no("precision f64 is computed by ref only");
-  }
-  if (desc.num_local_experts > kMaxExperts) {
-    return Support::no(
-        fmt::format("{} local experts, it takes up to {}", desc.num_local_experts, kMaxExperts));
-  }
-  if (desc.topk > kMaxSumTerms) {
-    return Support::no(
-        fmt::format("{} selections of a token, it takes up to {}", desc.topk, kMaxSumTerms));
-  }
-  return Support::yes();
+  return within_limits(desc);
 }
 
 std::unique_ptr<Experts> make_cuda_experts(const ExpertsDesc& desc,
