@@ -76,4 +76,9 @@ int64_t peak_memory_bytes() {
   return proc_bytes("/proc/self/status", "VmHWM");
 }
 
+int64_t disk_bytes() {
+  const std::string text = proc_field("/proc/self/io", "read_bytes");
+  return text.empty() ? 0 : std::stoll(text);
+}
+
 }  // namespace moebius::app

@@ -18,6 +18,7 @@ namespace moebius::app {
 struct RunOptions {
   std::string model;
   std::optional<int64_t> layer;  // nullopt: the first MoE layer
+  bool all_layers = false;       // each MoE layer after the other
   std::string input;             // empty: synthetic
   std::string input_tensor;      // empty: the only tensor of the file
   int64_t tokens = 64;

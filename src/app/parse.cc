@@ -179,8 +179,11 @@ void add_threads(CLI::App& app, int& threads, const char* text = "CPU threads") 
 
 void add_layer_options(CLI::App& app, RunOptions& o) {
   app.add_option("--model", o.model, "Hugging Face model folder")->required()->type_name("DIR");
-  add_number(app, "--layer", o.layer, int64_t{0}, int64_t{kMaxInt},
-             "layer index (default: the first MoE layer)");
+  CLI::Option* layer = add_number(app, "--layer", o.layer, int64_t{0}, int64_t{kMaxInt},
+                                  "layer index (default: the first MoE layer)");
+  app.add_flag("--all-layers", o.all_layers,
+               "every MoE layer after the other, one in memory at a time")
+      ->excludes(layer);
   CLI::Option* input = app.add_option("--input", o.input, "hidden states [T, H]: bf16, f16 or f32");
   input->type_name("FILE.safetensors");
   app.add_option("--input-tensor", o.input_tensor, "its name (default: the only one of the file)")
@@ -191,7 +194,8 @@ void add_layer_options(CLI::App& app, RunOptions& o) {
       ->excludes(input);
   app.add_option("--seed", o.seed, "seed of the synthetic input (default 0)")->excludes(input);
   app.add_option("--output", o.output, "where to write tensor \"output\" [T, H] f32")
-      ->type_name("FILE.safetensors");
+      ->type_name("FILE.safetensors")
+      ->excludes("--all-layers");
   app.add_option("--quant", o.quant,
                  "auto: as the checkpoint says; none: activations not quantized; or a scheme to "
                  "quantize an unquantized checkpoint with (fp8_w8a8, int4_w4a16, ...)");
@@ -239,8 +243,12 @@ void add_report_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--graph", o.graph, "with --device cuda: record a call once, time its replays");
   app.add_flag("--check", o.check, "compare with the float64 reference; exit 1 above tolerance");
   add_json(app, o.json);
-  app.add_option("--trace", o.trace, "write a timeline for Perfetto")->type_name("FILE");
-  app.add_option("--report", o.report, "write a page")->type_name("FILE.html");
+  app.add_option("--trace", o.trace, "write a timeline for Perfetto")
+      ->type_name("FILE")
+      ->excludes("--all-layers");
+  app.add_option("--report", o.report, "write a page")
+      ->type_name("FILE.html")
+      ->excludes("--all-layers");
 }
 
 void add_bench_options(CLI::App& app, BenchOptions& o) {
@@ -365,7 +373,7 @@ class Parser {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", version_line());
 
-    CLI::App* run = app_.add_subcommand("run", "Run one MoE layer of a checkpoint");
+    CLI::App* run = app_.add_subcommand("run", "Run one MoE layer of a checkpoint, or all of them");
     add_layer_options(*run, run_);
     add_parallel_options(*run, run_);
     add_report_options(*run, run_);

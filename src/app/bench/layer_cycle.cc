@@ -9,7 +9,7 @@
 #include "app/machine.h"
 #include "app/run/random_tensor.h"
 #include "app/run/reference_check.h"
-#include "app/run/run_report.h"
+#include "app/run/subject.h"
 #include "moebius/error.h"
 #include "moebius/tolerance.h"
 #include "problems/random_layer.h"

@@ -43,24 +43,28 @@ void add_text(Digest& digest, std::string_view text) {
 
 // This reads the bytes of what the layer's block has beside experts: the router is small, and every
 // rank loads it anyway.
-uint64_t model_digest(const RunOptions& options, const Checkpoint& checkpoint, int64_t layer) {
+uint64_t model_digest(const RunOptions& options,
+                      const Checkpoint& checkpoint,
+                      const std::vector<int64_t>& layers) {
   Digest digest;
   const std::filesystem::path folder = options.model;
   add_text(digest, checkpoint::read_json_object(folder / checkpoint::kConfigFile).dump());
-  const std::string block = checkpoint.block_prefix(layer) + ".";
   const Safetensors& tensors = checkpoint.tensors();
   const ModelInfo& info = checkpoint.info();
   const auto router_bytes = static_cast<uint64_t>(4 * info.num_experts * info.hidden);
-  for (const std::string& name : tensors.names(block)) {
-    add_text(digest, name);
-    if (name.find("expert", block.size()) != name.npos) {
-      continue;
-    }
-    const SafetensorsEntry& entry = tensors.entry(name);
-    add_text(digest, fmt::format("{} {}", entry.dtype_name, to_string(entry.shape)));
-    if (entry.end - entry.begin <= router_bytes) {
-      const Tensor bytes = tensors.bytes(name);
-      digest.add({bytes.bytes(), static_cast<size_t>(bytes.nbytes())});
+  for (const int64_t layer : layers) {
+    const std::string block = checkpoint.block_prefix(layer) + ".";
+    for (const std::string& name : tensors.names(block)) {
+      add_text(digest, name);
+      if (name.find("expert", block.size()) != name.npos) {
+        continue;
+      }
+      const SafetensorsEntry& entry = tensors.entry(name);
+      add_text(digest, fmt::format("{} {}", entry.dtype_name, to_string(entry.shape)));
+      if (entry.end - entry.begin <= router_bytes) {
+        const Tensor bytes = tensors.bytes(name);
+        digest.add({bytes.bytes(), static_cast<size_t>(bytes.nbytes())});
+      }
     }
   }
   return digest.value();
@@ -89,8 +93,11 @@ std::vector<Agreed> agreed_values(const RunOptions& options,
         {.name = std::string(name), .value = shown, .digest = digest, .is_content = true});
   };
   add("the version", version_line());
+  add("--all-layers", options.all_layers);
   add("--layer", layer);
-  add_content("--model", options.model, model_digest(options, checkpoint, layer));
+  const std::vector<int64_t> layers =
+      options.all_layers ? checkpoint.info().moe_layers : std::vector<int64_t>{layer};
+  add_content("--model", options.model, model_digest(options, checkpoint, layers));
   const bool is_synthetic = options.input.empty();
   if (is_synthetic) {
     add("--input", options.input);

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <tuple>
 
-#include "app/run/run_report.h"
+#include "app/machine.h"
+#include "app/run/subject.h"
 #include "app/run/time_calls.h"
 #include "moebius/moe_layer.h"
 #include "problems/statistics.h"
@@ -149,11 +151,13 @@ LayerRun run_layer(const RunOptions& options,
         parallel.ep_size, options.model, checkpoint.info().num_experts));
   }
   LayerRun run;
+  const int64_t disk_before = disk_bytes();
   const auto load_start = Clock::now();
   MoeLayerWeights weights = checkpoint.load_layer(layer_idx, load_options(options, parallel));
   weights.config.parallel = parallel;
   run.cost = layer_cost(weights);
   run.quantization = describe(weights.experts.quant);
+  run.weight_format = describe_weights(weights.experts);
   const Stream stream = make_stream(options, plan, group);
   run.threads = stream.num_threads();
   run.device = stream.device().is_cpu() ? "cpu" : cuda_device_info(stream.device().index).name;
@@ -198,6 +202,8 @@ LayerRun run_layer(const RunOptions& options,
   run.in_waves = layer.kernel().last_rows_came_in_waves();
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;
+  run.read_so_far = checkpoint.tensors().bytes_read();
+  run.disk_bytes = disk_bytes() - disk_before;
   if (group == nullptr) {
     run.output = output;
     run.ranks = {figures};
@@ -207,6 +213,9 @@ LayerRun run_layer(const RunOptions& options,
   figures.node = group->topology().node();
   run.ranks.resize(static_cast<size_t>(plan.ranks));
   all_gather_bytes(*group, "figures of the ranks", &figures, sizeof(figures), run.ranks.data());
+  // All ranks have loaded their part now.
+  run.read_so_far = checkpoint.tensors().bytes_read();
+  run.disk_bytes = disk_bytes() - disk_before;
   run.link_bytes = gather_link_bytes(calls.sent_bytes, *group);
   run.expert_rows = gather_expert_rows(run, layer.local_expert_load(), group);
   // Without a backend every rank of a TP group has routed the same tokens, so only one counts them.
@@ -215,7 +224,13 @@ LayerRun run_layer(const RunOptions& options,
   }
   all_reduce_sum(*group, "load of the experts",
                  {run.expert_load.data<int64_t>(), static_cast<size_t>(run.expert_load.numel())});
-  all_reduce_sum(*group, "bytes of the weights", {&run.weight_bytes, 1});
+  if (rank > 0 && group->shares_address_space()) {  // rank 0 has counted for all threads
+    run.read_so_far = run.disk_bytes = 0;
+  }
+  std::array<int64_t, 3> bytes = {run.weight_bytes, run.read_so_far, run.disk_bytes};
+  all_reduce_sum(*group, "bytes of the weights", bytes);
+  std::tie(run.weight_bytes, run.read_so_far, run.disk_bytes) =
+      std::tie(bytes[0], bytes[1], bytes[2]);
   run.output = Tensor::empty(hidden.shape(), DType::kF32);
   all_gatherv(*group, "rows of the output", output.slice(0, counts[static_cast<size_t>(rank)]),
               counts, run.output, stream);

@@ -63,6 +63,7 @@ struct LayerRun {
   LayerCost cost;            // of this rank's share
   int64_t weight_bytes = 0;  // of all ranks together
   std::string quantization;
+  std::string weight_format;  // "fp8 128x128", "bf16"
   std::vector<std::pair<std::string, std::string>> implementations;
   std::string format;    // how rows reach the experts
   int threads = 0;       // of this rank
@@ -71,6 +72,10 @@ struct LayerRun {
   bool in_waves = false;  // whether its rows arrived in waves
   std::string device;     // "cpu" or the GPUs' name
   double load_us = 0;
+  // Of all ranks together: what loads have read from the model's files since they were opened, and
+  // what the disks have delivered for this load.
+  int64_t read_so_far = 0;
+  int64_t disk_bytes = 0;
   std::vector<RankFigures> ranks;
   std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call
   Tensor expert_load;                             // i64 [E], over all ranks

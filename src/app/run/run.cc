@@ -19,6 +19,7 @@
 #include "app/report/roofline.h"
 #include "app/report/trace.h"
 #include "app/run/agreement.h"
+#include "app/run/all_layers.h"
 #include "app/run/layer_input.h"
 #include "app/run/rank_run.h"
 #include "app/run/run_report.h"
@@ -117,6 +118,9 @@ int run_subcommand(const RunOptions& options) {
   expect_device(options);
   expect_outputs_writable(options);
   expect_page(options);
+  if (options.all_layers) {
+    return run_all_layers(options);
+  }
   const Progress progress;
   RunResult result;
   bool reports = true;  // false in processes of other ranks than 0

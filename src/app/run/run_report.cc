@@ -5,34 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "app/build_info.h"
 #include "app/machine.h"
-#include "moebius/quantize.h"
+#include "app/run/subject.h"
 #include "moebius/version.h"
 
 namespace moebius::app {
 
 namespace {
-
-// Describes how an operand is quantized.  spec: nullopt when it is not.  row: "row" or "token".
-std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view row) {
-  if (!spec) {
-    return "not quantized";
-  }
-  std::string text(name(spec->format));
-  if (spec->group.is_per_tensor()) {
-    return text + " per tensor";
-  }
-  text += spec->group.is_per_token()
-              ? fmt::format(" per {}", row)
-              : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col);
-  if (spec->global_scale_per_row) {
-    text += fmt::format(", scaled per {}", row);
-  }
-  return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
-}
 
 double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
@@ -57,49 +38,16 @@ std::string load_bar(const Tensor& load, int64_t max) {
 }
 
 void add_subject(Report& report, const RunOptions& options, const RunResult& r) {
-  const ModelInfo& m = r.model;
   report.line("model", "model", "{directory} ({family}), layer {layer} of {num_layers}",
               {{"directory", options.model},
-               {"family", m.family},
+               {"family", r.model.family},
                {"layer", r.layer},
-               {"num_layers", m.num_layers},
+               {"num_layers", r.model.num_layers},
                {"block", r.block}});
-  report.line("model", "shape",
-              m.shared_intermediate > 0
-                  ? "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}, "
-                    "{num_shared_experts} shared of {shared_intermediate} in all"
-                  : "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}",
-              {{"hidden", m.hidden},
-               {"num_experts", m.num_experts},
-               {"intermediate", m.intermediate},
-               {"topk", m.topk},
-               {"num_shared_experts", m.num_shared_experts},
-               {"shared_intermediate", m.shared_intermediate}});
-  report.line(
-      "quantization", "quantization", "{checkpoint} checkpoint; {computed}",
-      {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.run.quantization}});
-  const bool from_file = !r.input.tensor.empty();
-  report.line("input", "input",
-              from_file ? "{tokens} tokens {dtype}, {tensor} of {source}"
-                        : "{tokens} tokens {dtype}, {source} with seed {seed}",
-              {{"tokens", r.input.hidden.dim(0)},
-               {"dtype", std::string(name(r.input.hidden.dtype()))},
-               {"source", r.input.source},
-               {"tensor", from_file ? Json(r.input.tensor) : Json()},
-               {"seed", from_file ? Json() : Json(options.seed)}});
-  std::string chosen;
-  std::vector<Figure> figures;
-  for (const auto& [stage, implementation] : r.run.implementations) {
-    chosen += fmt::format("{} {{{}}}, ", stage, stage);
-    figures.push_back({stage, implementation});
-  }
-  figures.push_back({"format", r.run.format});
-  figures.push_back({"threads", r.run.threads});
-  figures.push_back({"device", r.run.device});
-  report.line("implementation", "implementation",
-              chosen + (options.device == "cuda" ? "{format} rows, {device}"
-                                                 : "{format} rows, {threads} threads"),
-              figures);
+  add_shape(report, r.model);
+  add_quantization(report, options, r.model, r.run);
+  add_input(report, options, r.input);
+  add_implementations(report, options, r.run);
 }
 
 void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
@@ -115,6 +63,9 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
                {"repeat", options.repeat},
                {"graph", options.graph},
                {"load_us", r.run.load_us, Unit::kMicros}});
+  report.line("loading", "loading", "{read_bytes} read, {disk_bytes} of them from the disk",
+              {{"read_bytes", r.run.read_so_far, Unit::kBytes},
+               {"disk_bytes", r.run.disk_bytes, Unit::kBytes}});
   std::vector<std::vector<Json>> rows;
   for (const auto& [stage, us] : r.stages_us) {
     rows.push_back({stage, us, us / std::max(r.call_us, 1e-3)});
@@ -305,17 +256,6 @@ void add_overlap(Report& report, const RunResult& r) {
 
 }  // namespace
 
-std::string describe(const QuantConfig& quant) {
-  const auto both = [](const std::string& first, const std::string& second) {
-    return first == second ? first : first + " and " + second;
-  };
-  const std::string weights =
-      both(describe(weight_spec(quant.w1), "row"), describe(weight_spec(quant.w2), "row"));
-  const std::string acts = both(describe(activation_spec(quant.a1), "token"),
-                                describe(activation_spec(quant.a2), "token"));
-  return fmt::format("weights {}, activations {}", weights, acts);
-}
-
 Report make_report(const RunOptions& options, const RunResult& r) {
   Report report;
   report.hidden("moebius", {"command", "run"});
@@ -337,12 +277,10 @@ Report make_report(const RunOptions& options, const RunResult& r) {
                  {"hidden", r.input.hidden.dim(1)}});
   }
   if (r.check) {
-    const double error = r.check->error;  // JSON has no infinity
     report.line("check", "check", "{result}: relative error {error}, tolerance {tolerance}",
                 {{"result", r.check->passed() ? "ok" : "FAILED"},
                  {"passed", r.check->passed()},
-                 {"error", std::isfinite(error) ? Json(error) : Json(fmt::format("{}", error)),
-                  Unit::kSmall},
+                 {"error", finite_or_text(r.check->error), Unit::kSmall},
                  {"tolerance", r.check->tolerance, Unit::kSmall},
                  {"reference", "float64"}});
   }

@@ -39,7 +39,4 @@ struct RunResult {
 
 Report make_report(const RunOptions& options, const RunResult& result);
 
-// Returns a text such as "weights fp8 128x128, activations fp8 1x128".
-std::string describe(const QuantConfig& quant);
-
 }  // namespace moebius::app

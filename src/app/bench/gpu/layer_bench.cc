@@ -25,7 +25,7 @@
 #include "app/run/rank_plan.h"
 #include "app/run/rank_run.h"
 #include "app/run/reference_check.h"
-#include "app/run/run_report.h"
+#include "app/run/subject.h"
 #include "core/cuda/runtime.h"
 #include "layer/overlap.h"
 #include "moebius/error.h"
