@@ -3,18 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 
 #include "app/bench/cases.h"
 #include "app/build_info.h"
 #include "app/commands.h"
+#include "app/info/layer_choice.h"
+#include "app/info/model.h"
 #include "app/machine.h"
 #include "app/output_file.h"
+#include "app/progress.h"
 #include "app/report/report.h"
 #include "checkpoint/model_files.h"
 #include "core/cpu_features.h"
 #include "moebius/checkpoint.h"
 #include "moebius/device.h"
+#include "moebius/error.h"
 #include "moebius/experts.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
@@ -29,25 +34,6 @@ namespace moebius::app {
 namespace {
 
 constexpr double kManyRows = 4096;
-
-Report about_model(const std::string& directory) {
-  const Checkpoint checkpoint(directory);
-  const ModelInfo& m = checkpoint.info();
-  Report report;
-  report.line("model", "model", "{directory} ({family}), {quant_method}",
-              {{"directory", directory}, {"family", m.family}, {"quant_method", m.quant_method}});
-  report.line("model", "layers", "{num_layers}, {num_moe_layers} with experts",
-              {{"num_layers", m.num_layers},
-               {"num_moe_layers", m.moe_layers.size()},
-               {"moe_layers", m.moe_layers}});
-  report.line("model", "hidden", "{hidden}", {{"hidden", m.hidden}});
-  report.line("model", "experts", "{num_experts} of {intermediate}, top-{topk}",
-              {{"num_experts", m.num_experts}, {"intermediate", m.intermediate}, {"topk", m.topk}});
-  report.line("model", "shared experts", "{num_shared_experts}, {shared_intermediate} in all",
-              {{"num_shared_experts", m.num_shared_experts},
-               {"shared_intermediate", m.shared_intermediate}});
-  return report;
-}
 
 // Rows of stage, implementation, whether this machine accepts it, and why not.
 std::vector<std::vector<Json>> implementations() {
@@ -81,9 +67,7 @@ std::string gemm1_of(std::string_view scheme, double rows) {
   d.layer = plan::layer_of_preset("qwen3-30b-a3b");
   d.formats = plan::find_formats(std::string(scheme), d.layer);
   d.device = Device::cuda(0);
-  const std::string line = plan::gemm_lines(d, d.layer.routing.num_experts, rows)[0];
-  const size_t begin = line.find(": ") + 2;
-  return line.substr(begin, line.find(';') - begin);
+  return kernel_of(plan::gemm_lines(d, d.layer.routing.num_experts, rows)[0]);
 }
 
 Report about_this_place() {
@@ -178,6 +162,16 @@ std::string support_table() {
   return text;
 }
 
+// The files of a model, of which the index may be broken: that is one of the answers.
+std::vector<std::filesystem::path> files_of(const std::string& model) {
+  try {
+    return checkpoint::model_files(model);
+  } catch (const InvalidArgument&) {
+    return {std::filesystem::path(model) / checkpoint::kConfigFile,
+            std::filesystem::path(model) / checkpoint::kIndexFile};
+  }
+}
+
 }  // namespace
 
 int run_subcommand(const InfoOptions& options) {
@@ -187,10 +181,13 @@ int run_subcommand(const InfoOptions& options) {
     return kOk;
   }
   if (!options.model.empty()) {
-    expect_not_read("--json", options.json, checkpoint::model_files(options.model));
+    expect_not_read("--json", options.json, files_of(options.model));
   }
+  const Progress progress;
+  progress.show("looking");
   const Report report = options.model.empty() ? about_this_place() : about_model(options.model);
   write_text(options.json, json_text(report.json(), 2) + "\n");
+  progress.clear();
   fmt::print("{}", report.text());
   return kOk;
 }
