@@ -4,7 +4,8 @@
 
 A call that is not asynchronous runs on torch's current stream.  An asynchronous one runs on the
 buffer's communication stream, so that the current stream goes on beside it.  Calls of a buffer are
-ordered among each other, whatever streams they run on.  On the CPU none of this is needed."""
+ordered among each other, whatever streams they run on: a stream that another one follows is waited
+for with all that it was given by then.  On the CPU none of this is needed."""
 from __future__ import annotations
 
 from typing import Any
@@ -34,12 +35,21 @@ _PLAIN = Turn(None, False)
 
 
 class _Lane:
-    """The communication stream of a GPU, and the end of the last call on any stream."""
+    """The communication stream of a GPU, and the stream of the last call."""
 
     def __init__(self, device: Any) -> None:
         self.stream: Any = cuda.Stream(device)
         self.last: Any = None
-        self.last_capture = 0
+
+    def follow(self, stream: Any) -> None:
+        """Orders a call on this stream after the last one.  A stream that is captured, and one that
+        is not or is in another capture, cannot wait for each other: who launches a graph orders
+        it."""
+        last, self.last = self.last, stream
+        if last is None or last.cuda_stream == stream.cuda_stream:
+            return
+        if capture_of(last) == capture_of(stream):
+            stream.wait_stream(last)
 
 
 class CommStreams:
@@ -72,9 +82,8 @@ class CommStreams:
         if previous is not None:
             stream.wait_event(previous)
         lane = self._lanes.get(device)
-        # An event of a capture has no meaning outside of it, nor has one from outside in a capture.
-        if lane is not None and lane.last is not None and lane.last_capture == capture_of(stream):
-            stream.wait_event(lane.last)
+        if lane is not None:
+            lane.follow(stream)
         return Turn(stream, is_async)
 
     def end(
@@ -82,17 +91,15 @@ class CommStreams:
     ) -> EventOverlap:
         """The end of a call that uses torch's memory of `tensors`, and has `made` some of its own
         for the caller."""
+        if not turn.is_async:
+            return EventOverlap()
         event = None
         if turn.stream is not None:
-            lane = self._lanes.get(turn.stream.device)
-            if lane is not None:
-                event = lane.last = cuda.Event()
-                event.record(turn.stream)
-                lane.last_capture = capture_of(turn.stream)
-            if turn.is_async:
-                _record(tensors, turn.stream)
-                _record(made, cuda.current_stream(turn.stream.device))
-        return EventOverlap(EventHandle.of(event, tensors) if turn.is_async else None)
+            event = cuda.Event()
+            event.record(turn.stream)
+            _record(tensors, turn.stream)
+            _record(made, cuda.current_stream(turn.stream.device))
+        return EventOverlap(EventHandle.of(event, tensors))
 
 
 def _record(tensors: tuple[Any, ...], stream: Any) -> None:
