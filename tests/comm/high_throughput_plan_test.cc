@@ -82,7 +82,7 @@ TEST(StagePlan, RowsBeyondThePlanAreRefused) {
 }
 
 TEST(ControlLayout, NoTwoWritersShareAWord) {
-  for (const int ranks : {1, 2, 3, 8, 64}) {
+  for (const int ranks : {1, 2, 3, 8, 64, 160}) {
     const ControlLayout layout{ranks, 33};
     std::set<int64_t> words;
     const auto add = [&](int64_t offset) {
@@ -119,6 +119,20 @@ TEST(DispatchShared, PartsFollowEachOther) {
   in_waves.in_waves = true;
   EXPECT_EQ(in_waves.bytes() - in_waves.due(), 14u * kWaves * kWaveChunks * 4);
   EXPECT_LT(in_waves.bytes(), 227u * 1024);
+}
+
+// What is left of shared memory must hold two stages of a long row for some warps.
+TEST(DispatchShared, LeavesRoomForRowsOfMostRanks) {
+  constexpr int64_t kBytes = 225 * 1024;
+  const DispatchShared shared{kMaxCudaRanks, 256, 5, kMaxWarps, kMaxStages};
+  const PayloadShape row{7168 * 2, true};
+  const StagePlan plan = make_stage_plan({&row, 1}, kBytes - shared.bytes(), 0, 0);
+  EXPECT_GE(plan.warps, 3);
+  EXPECT_EQ(plan.stages, 2);
+  const CombineShared combine{kMaxCudaRanks, kPushWarps, 2};
+  EXPECT_LT(combine.bytes(), kBytes);
+  EXPECT_EQ(combine.windows() % 8, 0u);
+  EXPECT_EQ(combine.slots() - combine.windows(), kMaxCudaRanks * sizeof(CombineWindows));
 }
 
 // This holds whichever epochs the dispatches have among the combines.

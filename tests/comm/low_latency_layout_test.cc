@@ -22,6 +22,7 @@ struct Case {
 const std::vector<Case> kCases = {
     {128, 8, 7168, 2, 8, 32}, {1, 1, 1, 2, 1, 1},       {7, 3, 45, 2, 3, 5},
     {64, 32, 1025, 4, 5, 40}, {128, 8, 2880, 2, 4, 32}, {3, 2, 640, 4, 64, 1},
+    {2, 8, 256, 2, 65, 2},    {1, 4, 128, 2, 160, 3},
 };
 
 CudaLowLatencyLayout layout_of(const Case& c) {
@@ -102,7 +103,7 @@ TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
     const CudaLowLatencyLayout l = layout_of(c);
     const int64_t num_experts = c.num_local * c.num_ranks;
     const auto map = DispatchSharedMap::make(l, num_experts, c.num_local);
-    EXPECT_GE(map.placement - map.tokens_ranks, 8 * c.max_tokens);
+    EXPECT_GE(map.placement - map.tokens_ranks, 8 * c.max_tokens * rank_mask_words(c.num_ranks));
     EXPECT_GE(map.ids - map.placement, 4 * num_experts);
     EXPECT_GE(map.counts - map.ids, 4 * (c.max_tokens * c.topk + 3));
     EXPECT_GE(map.bases - map.counts, 4 * num_experts);

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace moebius::comm {
 namespace {
 
@@ -38,8 +40,10 @@ TEST(Signals, OldWordsAreNotOfCallsToCome) {
 }
 
 TEST(Signals, FaultsSurviveTheirWord) {
-  const Fault fault{FaultReason::kExpired, SignalOp::kCombine, 3, 63, 0x80000001};
-  EXPECT_EQ(unpack_fault(pack_fault(fault)), fault);
+  for (const uint8_t guilty : {uint8_t{63}, uint8_t{kMaxCudaRanks - 1}}) {
+    const Fault fault{FaultReason::kExpired, SignalOp::kCombine, 3, guilty, 0x80000001};
+    EXPECT_EQ(unpack_fault(pack_fault(fault)), fault);
+  }
   EXPECT_NE(pack_fault({FaultReason::kExpired, SignalOp::kNone, 0, 0, 0}), 0u);
 }
 
@@ -47,17 +51,59 @@ TEST(Signals, WhatARankGivenUpHasFoundIsNoFault) {
   const auto fault = [](uint8_t author, uint8_t guilty) {
     return pack_fault({FaultReason::kExpired, SignalOp::kLowLatencyCombine, author, guilty, 9});
   };
-  const auto only = [](int rank) { return uint64_t{1} << rank; };
-  EXPECT_FALSE(is_from_dead(0, ~uint64_t{0}));
+  const auto only = [](auto... ranks) {
+    RankMask mask{};
+    (mask.add(ranks), ...);
+    return mask;
+  };
+  EXPECT_FALSE(is_from_dead(0, only(0, 63, 64, kMaxCudaRanks - 1)));
   EXPECT_FALSE(is_from_dead(fault(0, 63), only(63)));
   EXPECT_TRUE(is_from_dead(fault(63, 0), only(63)));
-  EXPECT_TRUE(is_from_dead(fault(0, 63), only(0) | only(5)));
-  EXPECT_TRUE(may_go_on(0, 0));
-  EXPECT_FALSE(may_go_on(fault(1, 2), 0));
-  EXPECT_FALSE(may_go_on(fault(1, 2), only(0) | only(3)));
+  EXPECT_TRUE(is_from_dead(fault(0, 63), only(0, 5)));
+  EXPECT_TRUE(may_go_on(0, RankMask{}));
+  EXPECT_FALSE(may_go_on(fault(1, 2), RankMask{}));
+  EXPECT_FALSE(may_go_on(fault(1, 2), only(0, 3)));
   EXPECT_TRUE(may_go_on(fault(1, 2), only(2)));  // found by a live rank about the dead
   EXPECT_TRUE(may_go_on(fault(2, 1), only(2)));  // found by the dead about a live rank
   EXPECT_TRUE(may_go_on(fault(63, 63), only(63)));
+  EXPECT_TRUE(is_from_dead(fault(159, 0), only(159)));
+  EXPECT_FALSE(is_from_dead(fault(159, 0), only(31, 95)));  // the same bit of other words
+}
+
+template <int kWords>
+void expect_like_a_set() {
+  using Mask = RankMaskOf<kWords>;
+  std::set<int> ranks;
+  Mask mask{};
+  EXPECT_TRUE(mask.is_empty());
+  for (const int rank : {0, 31, 32, 63, 64, 127, 128, 159}) {
+    if (rank < Mask::kMaxRanks) {
+      ranks.insert(rank);
+      mask.add(rank);
+    }
+  }
+  EXPECT_FALSE(mask.is_empty());
+  for (int rank = 0; rank < Mask::kMaxRanks; ++rank) {
+    EXPECT_EQ(mask.has(rank), ranks.count(rank) == 1) << rank;
+    EXPECT_EQ(mask.has(rank / 32, rank % 32), ranks.count(rank) == 1) << rank;
+  }
+  RankMask others{};
+  others.add(31);
+  others.add(kMaxCudaRanks - 1);
+  mask.remove(others);
+  EXPECT_FALSE(mask.has(31));
+  EXPECT_FALSE(mask.has(Mask::kMaxRanks - 1) && kWords > 1);
+  EXPECT_TRUE(mask.has(0));
+}
+
+TEST(RankMask, IsASetOfRanks) {
+  expect_like_a_set<1>();
+  expect_like_a_set<kWideWords>();
+  EXPECT_EQ(rank_mask_words(1), 1);
+  EXPECT_EQ(rank_mask_words(64), 1);
+  EXPECT_EQ(rank_mask_words(65), kWideWords);
+  EXPECT_EQ(RankMaskOf<1>::kGroups, 2);
+  EXPECT_EQ(RankMask::kGroups, 5);
 }
 
 TEST(Signals, ErrorsNameWhoIsMissing) {

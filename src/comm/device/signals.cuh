@@ -22,22 +22,21 @@ __device__ __forceinline__ void publish(uint64_t* signal, uint32_t epoch, uint32
   ptx::st_release_sys(signal, make_signal(epoch, value));  // pairs with await_signal
 }
 
-__device__ inline uint64_t dead_ranks(const SignalContext& context) {
-  return context.dead != nullptr ? *context.dead : 0;
+__device__ inline bool is_dead(const SignalContext& context, int rank) {
+  return context.dead != nullptr && context.dead->has(rank);
 }
 
 // Returns whether this or another rank has raised a fault.  This rank's host is told of a fault
 // that another rank has raised.
 __device__ inline bool is_aborted(const SignalContext& context) {
-  const uint64_t* words = context.abort[context.rank];
+  const uint64_t* words = context.abort_words(context.rank);
   if (ptx::ld_relaxed_sys(words + context.rank) != 0) {
     return true;
   }
-  const uint64_t dead = dead_ranks(context);
   uint64_t found = 0;
   for (int author = 0; author < context.num_ranks; ++author) {
     const uint64_t word = ptx::ld_relaxed_sys(words + author);
-    if (word != 0 && author != context.rank && !is_from_dead(word, dead)) {
+    if (word != 0 && author != context.rank && !is_dead(context, author)) {
       found = word;
     }
   }
@@ -54,7 +53,7 @@ __device__ inline bool raise_own_fault(const SignalContext& context,
                                        uint64_t seen) {
   const uint64_t word = pack_fault(fault);
   if (is_aborted(context) ||
-      ptx::atom_cas_relaxed_sys(context.abort[context.rank] + context.rank, 0, word) != 0) {
+      ptx::atom_cas_relaxed_sys(context.abort_words(context.rank) + context.rank, 0, word) != 0) {
     return false;
   }
   ptx::st_relaxed_sys(&context.record->seen, seen);
@@ -69,10 +68,9 @@ __device__ inline void raise_fault(const SignalContext& context,
   if (!raise_own_fault(context, fault, seen)) {
     return;
   }
-  const uint64_t dead = dead_ranks(context);
   for (int r = 0; r < context.num_ranks; ++r) {
-    if (r != context.rank && (dead >> r & 1) == 0) {
-      ptx::st_relaxed_sys(context.abort[r] + context.rank, pack_fault(fault));
+    if (r != context.rank && !is_dead(context, r)) {
+      ptx::st_relaxed_sys(context.abort_words(r) + context.rank, pack_fault(fault));
     }
   }
 }

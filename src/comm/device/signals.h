@@ -14,15 +14,15 @@
 // stores must not take the place of what a live rank says.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "comm/device/rank_mask.h"
 #include "core/cuda/signal_word.h"
 #include "moebius/error.h"
 
 namespace moebius::comm {
-
-inline constexpr int kMaxCudaRanks = 64;
 
 // Two numbers below 65536, as the value of one signal.
 MOEBIUS_HOST_DEVICE constexpr uint32_t make_pair(uint32_t first, uint32_t second) {
@@ -86,14 +86,14 @@ MOEBIUS_HOST_DEVICE constexpr Fault unpack_fault(uint64_t word) {
 }
 
 // Returns whether an excluded rank has found the fault.  Such a rank may still run, and miss the
-// ranks that no longer talk to it.  `dead`: bit r is set when rank r is excluded.
-MOEBIUS_HOST_DEVICE constexpr bool is_from_dead(uint64_t fault, uint64_t dead) {
-  return fault != 0 && (dead >> unpack_fault(fault).author & 1) != 0;
+// ranks that no longer talk to it.  `dead`: the excluded ranks.
+MOEBIUS_HOST_DEVICE constexpr bool is_from_dead(uint64_t fault, const RankMask& dead) {
+  return fault != 0 && dead.has(unpack_fault(fault).author);
 }
 // Returns whether the live ranks may go on: there is no fault, or it was found by an excluded rank
 // or blames one.
-MOEBIUS_HOST_DEVICE constexpr bool may_go_on(uint64_t fault, uint64_t dead) {
-  return fault == 0 || is_from_dead(fault, dead) || (dead >> unpack_fault(fault).guilty & 1) != 0;
+MOEBIUS_HOST_DEVICE constexpr bool may_go_on(uint64_t fault, const RankMask& dead) {
+  return fault == 0 || is_from_dead(fault, dead) || dead.has(unpack_fault(fault).guilty);
 }
 
 // It lies in pinned host memory that is mapped into the device.  Each object has one per rank, zero
@@ -110,9 +110,14 @@ struct SignalContext {
   int rank = 0;
   int num_ranks = 1;
   uint64_t timeout_ns = 0;
-  FaultRecord* record = nullptr;        // of this rank
-  uint64_t* abort[kMaxCudaRanks] = {};  // the abort words [R] in each rank's window, by author
-  const uint64_t* dead = nullptr;       // mask of the excluded ranks; null: none can be excluded
+  FaultRecord* record = nullptr;           // of this rank
+  std::byte* windows[kMaxCudaRanks] = {};  // of every rank
+  int64_t abort_at = 0;                    // where a window has the abort words [R], by author
+  const RankMask* dead = nullptr;          // the excluded ranks; null: none can be excluded
+
+  MOEBIUS_HOST_DEVICE uint64_t* abort_words(int r) const {
+    return reinterpret_cast<uint64_t*>(windows[r] + abort_at);
+  }
 };
 
 // The error that `rank` reports for a fault, in the words of docs/protocol.md.  `timeout_ms` is the

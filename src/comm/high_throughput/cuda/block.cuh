@@ -11,7 +11,6 @@
 namespace moebius::comm::high_throughput_dispatch {
 
 inline constexpr int kWarp = kWarpLanes;
-inline constexpr int kLanesOfRanks = kMaxCudaRanks / kWarp;
 
 struct Block {
   const DispatchArgs& args;
@@ -59,15 +58,16 @@ struct Block {
   __device__ int num_notice_words() const { return ControlLayout::kCopies + num_ranks(); }
   // A word of the notice of `source` in `owner`'s window.
   __device__ uint64_t* notice_word(int owner, int source, int word) const {
-    return reinterpret_cast<uint64_t*>(args.control[owner] +
+    return reinterpret_cast<uint64_t*>(args.signals.windows[owner] +
                                        args.control_layout.notice(epoch, source)) +
            word;
   }
   __device__ uint64_t* done(int owner, int source) const {
-    return reinterpret_cast<uint64_t*>(args.control[owner] + args.control_layout.done(source));
+    return reinterpret_cast<uint64_t*>(args.signals.windows[owner] +
+                                       args.control_layout.done(source));
   }
   __device__ uint64_t* arrived(int owner, int wave, int source) const {
-    return reinterpret_cast<uint64_t*>(args.control[owner] +
+    return reinterpret_cast<uint64_t*>(args.signals.windows[owner] +
                                        args.control_layout.arrived(wave, source));
   }
 };

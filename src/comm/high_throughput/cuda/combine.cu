@@ -25,7 +25,6 @@ namespace moebius::comm {
 
 namespace {
 
-constexpr int kLanesOfRanks = kMaxCudaRanks / kWarpLanes;
 constexpr auto kOp = SignalOp::kCombine;
 
 struct Block {
@@ -59,15 +58,17 @@ struct Block {
   // What all warps share.
   __device__ CombinePair* pushes() const { return at<CombinePair>(args.shared.pushes()); }
   __device__ CombinePair* receipts() const { return at<CombinePair>(args.shared.receipts()); }
+  __device__ CombineWindows* windows() const { return at<CombineWindows>(args.shared.windows()); }
   __device__ uint32_t* slots() const { return at<uint32_t>(args.shared.slots()); }
 
   __device__ uint64_t* ready(int owner, int source) const {
-    return reinterpret_cast<uint64_t*>(args.control[owner] + args.control_layout.ready(source));
+    return reinterpret_cast<uint64_t*>(args.signals.windows[owner] +
+                                       args.control_layout.ready(source));
   }
   // What the ranks of a combine must agree on.
   __device__ uint32_t row_word() const { return args.row_bytes + 4u * args.topk; }
   __device__ float* slot_weights(int owner, uint32_t slot) const {
-    return reinterpret_cast<float*>(args.slots[owner] +
+    return reinterpret_cast<float*>(windows()[owner].slots +
                                     combine_weights_offset(slots()[owner], args.row_bytes)) +
            static_cast<int64_t>(slot) * args.topk;
   }
@@ -123,6 +124,7 @@ __device__ bool read_plan(const Block& block) {
         combine_pair(args.copies, block.num_ranks(), r, block.rank(), args.rows_per_chunk);
     block.receipts()[r] =
         combine_pair(args.copies, block.num_ranks(), block.rank(), r, args.rows_per_chunk);
+    block.windows()[r] = {args.slots[r], reinterpret_cast<uint64_t*>(args.flags[r])};
     block.slots()[r] = combine_slots(args.copies, block.num_ranks(), r);
   }
   const bool is_last_thread = threadIdx.x == blockDim.x - 1;  // the first ones are at work
@@ -170,13 +172,13 @@ struct PushCursor {
            offset;
   }
   __device__ std::byte* to() const {
-    return block.args.slots[owner] +
+    return block.windows()[owner].slots +
            static_cast<int64_t>(block.pushes()[owner].first_slot + first_row()) *
                block.args.row_bytes +
            offset;
   }
   __device__ uint64_t* flag() const {
-    return block.args.flags[owner] + block.pushes()[owner].first_flag + chunk;
+    return block.windows()[owner].flags + block.pushes()[owner].first_flag + chunk;
   }
 
   __device__ void next_chunk() {
@@ -338,7 +340,7 @@ __device__ int64_t take_token(const Block& block) {
 }
 
 // Returns when all tokens are taken; false when a wait has failed.
-template <typename Type, bool kAdds>
+template <typename Type, bool kAdds, int kWords>
 __device__ bool sum_tokens(const Block& block) {
   const CombineArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -346,7 +348,8 @@ __device__ bool sum_tokens(const Block& block) {
   const uint32_t lanes_before = (1u << lane) - 1;
   const std::byte** rows = block.rows();
   const float** weights = block.weights();
-  const std::byte* slots = args.slots[block.rank()];
+  constexpr int kLanesOfRanks = RankMaskOf<kWords>::kGroups;
+  const CombineWindows own = block.windows()[block.rank()];
   for (int64_t token = take_token(block); token < args.num_tokens;) {
     const int64_t next_token = take_token(block);
     int num_rows = 0;
@@ -368,11 +371,9 @@ __device__ bool sum_tokens(const Block& block) {
           const uint32_t copy = static_cast<uint32_t>(index) - pair.first_row;
           const uint32_t slot = pair.first_slot + copy;
           uint64_t seen;
-          ok = ok &&
-               await_signal(args.signals, kOp, block.epoch, r,
-                            args.flags[block.rank()] + pair.first_flag + copy / args.rows_per_chunk,
-                            &seen);
-          rows[place] = slots + static_cast<int64_t>(slot) * args.row_bytes;
+          ok = ok && await_signal(args.signals, kOp, block.epoch, r,
+                                  own.flags + pair.first_flag + copy / args.rows_per_chunk, &seen);
+          rows[place] = own.slots + static_cast<int64_t>(slot) * args.row_bytes;
           weights[place] = block.slot_weights(block.rank(), slot);
         }
       }
@@ -409,7 +410,7 @@ __device__ bool sum_tokens(const Block& block) {
 }
 
 // kAdds says that there is an addend.
-template <typename Type, bool kAdds>
+template <typename Type, bool kAdds, int kWords>
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
     combine_kernel(const __grid_constant__ CombineArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
@@ -436,7 +437,7 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
   } else if (block.warp() == args.shared.push_warps) {
     set_flags(block, queues);
   }
-  const bool ok = sum_tokens<Type, kAdds>(block);
+  const bool ok = sum_tokens<Type, kAdds, kWords>(block);
   const bool all_ok = __syncthreads_and(ok) != 0;
   if (all_ok && comes_last(&args.state->combined) && threadIdx.x == 0) {
     args.state->epoch = block.epoch;
@@ -446,17 +447,21 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
 }
 
 template <bool kAdds>
-const void* kernel_of(DType dtype) {
-  return with_row_type(dtype, [](auto type) {
-    return reinterpret_cast<const void*>(combine_kernel<decltype(type), kAdds>);
+const void* kernel_of(DType dtype, int num_ranks) {
+  return with_row_type(dtype, [&](auto type) {
+    return with_rank_mask_words(num_ranks, [](auto words) {
+      return reinterpret_cast<const void*>(
+          combine_kernel<decltype(type), kAdds, decltype(words)::value>);
+    });
   });
 }
 
 }  // namespace
 
-cudaError_t load_combine_kernels(int64_t shared_bytes) {
+cudaError_t load_combine_kernels(int num_ranks, int64_t shared_bytes) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const void* kernel : {kernel_of<false>(dtype), kernel_of<true>(dtype)}) {
+    for (const void* kernel :
+         {kernel_of<false>(dtype, num_ranks), kernel_of<true>(dtype, num_ranks)}) {
       const cudaError_t status = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
       if (status != cudaSuccess) {
@@ -469,8 +474,9 @@ cudaError_t load_combine_kernels(int64_t shared_bytes) {
 
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream) {
   void* arguments[] = {const_cast<CombineArgs*>(&args)};
-  const void* kernel =
-      args.addend != nullptr ? kernel_of<true>(args.dtype) : kernel_of<false>(args.dtype);
+  const int num_ranks = args.signals.num_ranks;
+  const void* kernel = args.addend != nullptr ? kernel_of<true>(args.dtype, num_ranks)
+                                              : kernel_of<false>(args.dtype, num_ranks);
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(num_blocks)),
                           dim3(kCombineWarps * kWarpLanes), arguments, args.shared.bytes(), stream);
 }

@@ -11,10 +11,23 @@ namespace moebius::comm::high_throughput_dispatch {
 // Why a block does not move rows.
 enum Stop : int { kGo = 0, kGrow = 1, kFail = 2 };
 
-// Returns the ranks that a token goes to, a bit each, and counts its selections.
-__device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
+// Calls visit(word, bit) for every rank, in order; a rank is bit `bit` of word `word` of a mask.
+template <int kWords, typename Visit>
+__device__ __forceinline__ void for_each_rank(int num_ranks, const Visit& visit) {
+#pragma unroll
+  for (int word = 0; word < kWords; ++word) {
+    const int num_bits = kWords == 1 ? num_ranks : min(num_ranks - 64 * word, 64);
+    for (int bit = 0; bit < num_bits; ++bit) {
+      visit(word, bit);
+    }
+  }
+}
+
+// Returns the ranks that a token goes to, and counts its selections.
+template <int kWords>
+__device__ inline RankMaskOf<kWords> ranks_of(const Block& block, int64_t token) {
   const DispatchArgs& args = block.args;
-  uint64_t ranks = 0;
+  RankMaskOf<kWords> ranks{};
   // Why several at a time: each selection takes two loads, the second of which needs the first.
   constexpr int kAtOnce = 8;
   for (int first = 0; first < args.topk; first += kAtOnce) {
@@ -32,7 +45,7 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
     for (int i = 0; i < kAtOnce; ++i) {
       const int32_t id = ids[i];
       if (rank_of[i] >= 0) {
-        ranks |= uint64_t{1} << rank_of[i];
+        ranks.add(rank_of[i]);
         atomicAdd(block.histogram() + id, 1u);
       } else if (id != -1) {
         const auto self = static_cast<uint8_t>(block.rank());
@@ -45,17 +58,23 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
 }
 
 // The same where the caller has found them.
-__device__ inline uint64_t given_ranks_of(const Block& block, int64_t token) {
+template <int kWords>
+__device__ inline RankMaskOf<kWords> given_ranks_of(const Block& block, int64_t token) {
   const bool* is_in = block.args.is_in + token * block.num_ranks();
-  uint64_t ranks = 0;
+  RankMaskOf<kWords> ranks{};
+#pragma unroll
+  for (int word = 0; word < kWords; ++word) {
+    const int end = kWords == 1 ? block.num_ranks() : min(block.num_ranks(), 64 * word + 64);
 #pragma unroll 8
-  for (int r = 0; r < block.num_ranks(); ++r) {
-    ranks |= static_cast<uint64_t>(is_in[r]) << r;
+    for (int r = 64 * word; r < end; ++r) {
+      ranks.words[word] |= static_cast<uint64_t>(is_in[r]) << (r - 64 * word);
+    }
   }
   return ranks;
 }
 
-// Notes the wave of each of a token's copies, which follows from its first expert there.
+// Notes the wave of each of a token's copies, which follows from its first expert there.  Rows of
+// more ranks than a word has bits never come in waves (goes_in_waves).
 __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ranks) {
   const DispatchArgs& args = block.args;
   uint32_t waves = 0;
@@ -77,6 +96,7 @@ __device__ inline void note_waves(const Block& block, int64_t token, uint64_t ra
 }
 
 // Gives every copy of this block its place among the block's copies that go to the same rank.
+template <int kWords>
 __device__ inline void count_copies(const Block& block) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -95,18 +115,18 @@ __device__ inline void count_copies(const Block& block) {
   uint32_t* own_counts = warp_counts + block.warp() * num_ranks;
   for (int64_t first = block.begin; first < block.end; first += threads) {
     const int64_t token = first + thread;
-    const uint64_t ranks = token >= block.end      ? 0
-                           : args.is_in != nullptr ? given_ranks_of(block, token)
-                                                   : ranks_of(block, token);
-    if (args.early_rows != 0 && token < block.end) {
-      note_waves(block, token, ranks);
+    const RankMaskOf<kWords> ranks = token >= block.end      ? RankMaskOf<kWords>{}
+                                     : args.is_in != nullptr ? given_ranks_of<kWords>(block, token)
+                                                             : ranks_of<kWords>(block, token);
+    if (kWords == 1 && args.early_rows != 0 && token < block.end) {
+      note_waves(block, token, ranks.words[0]);
     }
-    for (int r = 0; r < num_ranks; ++r) {
-      const uint32_t lanes = __ballot_sync(~0u, ranks >> r & 1);
+    for_each_rank<kWords>(num_ranks, [&](int word, int bit) {
+      const uint32_t lanes = __ballot_sync(~0u, ranks.words[word] >> bit & 1);
       if (block.lane() == 0) {
-        own_counts[r] = __popc(lanes);
+        own_counts[64 * word + bit] = __popc(lanes);
       }
-    }
+    });
     __syncthreads();
     for (int r = thread; r < num_ranks; r += threads) {
       uint32_t sum = block.running()[r];
@@ -118,13 +138,15 @@ __device__ inline void count_copies(const Block& block) {
       block.running()[r] = sum;
     }
     __syncthreads();
-    for (int r = 0; r < num_ranks; ++r) {
-      const uint32_t lanes = __ballot_sync(~0u, ranks >> r & 1);
+    for_each_rank<kWords>(num_ranks, [&](int word, int bit) {
+      const int r = 64 * word + bit;
+      const uint64_t is_in = ranks.words[word] >> bit & 1;
+      const uint32_t lanes = __ballot_sync(~0u, is_in);
       if (token < block.end) {
         const uint32_t place = own_counts[r] + __popc(lanes & lanes_before);
-        args.index[token * num_ranks + r] = ranks >> r & 1 ? static_cast<int32_t>(place) : -1;
+        args.index[token * num_ranks + r] = is_in ? static_cast<int32_t>(place) : -1;
       }
-    }
+    });
     __syncwarp();  // the first lane writes own_counts again
   }
   uint32_t* counts = args.block_counts + blockIdx.x * (num_ranks + args.num_experts);

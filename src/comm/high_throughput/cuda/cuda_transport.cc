@@ -72,15 +72,16 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
   bank_table_ = Tensor::zeros({kMaxBanks, num_ranks}, DType::kI64, device_);
   state_ = Tensor::zeros({static_cast<int64_t>(sizeof(CallState))}, DType::kU8, device_);
   mapped_ = cuda::MappedMemory(
-      kHostExpertsOffset + num_local_ * static_cast<int64_t>(sizeof(uint32_t)), device_.index);
+      host_experts_offset() + num_local_ * static_cast<int64_t>(sizeof(uint32_t)), device_.index);
   control_ = group.make_window("high throughput control", control_layout_.bytes());
   signals_.rank = group.rank();
   signals_.num_ranks = num_ranks;
   signals_.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
   signals_.record = mapped_.device_as<FaultRecord>();
   for (int r = 0; r < num_ranks; ++r) {
-    signals_.abort[r] = reinterpret_cast<uint64_t*>(control_->peer(r) + ControlLayout::kAbort);
+    signals_.windows[r] = control_->peer(r);
   }
+  signals_.abort_at = ControlLayout::kAbort;
   // No kernel may wait for a peer before the kernels of all ranks are loaded.
   group.barrier("high throughput on CUDA");
 }
@@ -111,8 +112,10 @@ void CudaHighThroughput::load_kernels() {
   // What the kernels have of static shared memory, and what the system keeps of each block.
   constexpr int64_t kReserved = 2048;
   shared_bytes_ = cuda_device_info(device_.index).shared_bytes_per_block - kReserved;
-  cuda::check_cuda(load_dispatch_kernels(shared_bytes_), "loading the dispatch kernel");
-  cuda::check_cuda(load_combine_kernels(shared_bytes_), "loading the combine kernels");
+  cuda::check_cuda(load_dispatch_kernels(group.size(), shared_bytes_),
+                   "loading the dispatch kernel");
+  cuda::check_cuda(load_combine_kernels(group.size(), shared_bytes_),
+                   "loading the combine kernels");
   load_routing_kernels(device_.index);
   cuda::load_await_ids_kernel(device_.index);
 }

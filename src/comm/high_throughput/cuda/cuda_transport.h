@@ -74,6 +74,10 @@ struct CudaHandle final : DispatchHandle {
   Tensor rank_prefix() const override { return prefix; }
 };
 
+// In mapped memory, after the FaultRecord: HostCounts.
+inline constexpr int64_t kHostCountsOffset = 256;
+static_assert(sizeof(FaultRecord) <= kHostCountsOffset);
+
 class CudaHighThroughput final : public CudaHighThroughputBase {
  public:
   // Collective.
@@ -142,6 +146,10 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   // The same for a transfer that another call may have settled.
   void settle(const Transfer& transfer);
   HostCounts::Status await_counts(uint32_t tag);
+  // In mapped memory, after the HostCounts: the rows of each expert.
+  int64_t host_experts_offset() const {
+    return kHostCountsOffset + HostCounts::bytes(group.size());
+  }
   void read_counts(Transfer& transfer) const;
   RowArrivals arrivals_of(const Transfer& transfer) const;
   void count_copies(const Transfer& transfer) const;
@@ -195,9 +203,5 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
 
 // The handle of an object of this class.  Throws InvalidArgument for another kind.
 const CudaHandle& own_cuda_handle(const DispatchHandle& handle);
-
-// In mapped memory, after the FaultRecord: HostCounts, then the rows of each expert.
-inline constexpr int64_t kHostCountsOffset = 256;
-inline constexpr int64_t kHostExpertsOffset = kHostCountsOffset + int64_t{sizeof(HostCounts)};
 
 }  // namespace moebius::comm

@@ -45,11 +45,8 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   }
   args.signals = signals_;
   args.control_layout = control_layout_;
-  for (int r = 0; r < num_ranks; ++r) {
-    args.control[r] = control_->peer(r);
-    args.slots[r] = slots_->peer(r);
-    args.flags[r] = reinterpret_cast<uint64_t*>(flags_->peer(r));
-  }
+  args.slots = slots_->device_peers();
+  args.flags = flags_->device_peers();
   args.state = static_cast<CallState*>(state_.raw());
   args.copies = reinterpret_cast<const uint32_t*>(handle.copies.raw());
   args.index = handle.index.data<int32_t>();

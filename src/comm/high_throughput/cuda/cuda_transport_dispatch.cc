@@ -37,9 +37,6 @@ void CudaHighThroughput::set_payloads(Transfer& transfer,
   const RowLayout& layout = transfer.layout;
   args.signals = signals_;
   args.control_layout = control_layout_;
-  for (int r = 0; r < group.size(); ++r) {
-    args.control[r] = control_->peer(r);
-  }
   args.banks = reinterpret_cast<std::byte* const*>(bank_table_.raw());
   args.state = static_cast<CallState*>(state_.raw());
   args.num_tokens = num_tokens;
@@ -224,7 +221,8 @@ void CudaHighThroughput::read_counts(Transfer& transfer) const {
     transfer.epoch = counts->epoch;
     transfer.is_in_waves = counts->in_waves != 0;
     if (transfer.args.host_experts != nullptr) {
-      const auto* experts = reinterpret_cast<const uint32_t*>(mapped_.host() + kHostExpertsOffset);
+      const auto* experts =
+          reinterpret_cast<const uint32_t*>(mapped_.host() + host_experts_offset());
       transfer.expert_counts.assign(experts, experts + num_local_);
     }
   }
@@ -358,7 +356,7 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
     args.selections_of = input.layout.tokens_per_expert.data<int32_t>();
   }
   if (input.lists_counts && input.capacity == 0) {
-    args.host_experts = reinterpret_cast<uint32_t*>(mapped_.device() + kHostExpertsOffset);
+    args.host_experts = reinterpret_cast<uint32_t*>(mapped_.device() + host_experts_offset());
   }
 
   order_after_last(stream);

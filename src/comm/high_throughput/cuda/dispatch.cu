@@ -95,6 +95,7 @@ __device__ void finish(const Block& block) {
   }
 }
 
+template <int kWords>
 __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
     dispatch_kernel(const __grid_constant__ DispatchArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   }
 
   if (!block.is_cached()) {
-    count_copies(block);
+    count_copies<kWords>(block);
     // A rank that has failed sends no notices.  Otherwise others might learn that banks must grow
     // before they learn that it has failed.
     if (comes_last(&args.state->counted) &&
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
     send_ids(block);
     send_waves(block);
   } else {
-    move_rows(block, may_go_in_waves ? start_loads(block, next.tokens) : next);
+    move_rows<kWords>(block, may_go_in_waves ? start_loads(block, next.tokens) : next);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -155,17 +156,23 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   }
 }
 
+using Kernel = void (*)(DispatchArgs);
+Kernel kernel_for(int num_ranks) {
+  return with_rank_mask_words(
+      num_ranks, [](auto words) -> Kernel { return dispatch_kernel<decltype(words)::value>; });
+}
+
 }  // namespace
 
-cudaError_t load_dispatch_kernels(int64_t shared_bytes) {
-  return cudaFuncSetAttribute(dispatch_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+cudaError_t load_dispatch_kernels(int num_ranks, int64_t shared_bytes) {
+  return cudaFuncSetAttribute(kernel_for(num_ranks), cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(shared_bytes));
 }
 
 cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream) {
-  dispatch_kernel<<<static_cast<unsigned>(num_blocks),
-                    static_cast<unsigned>(args.shared.warps * kWarp), args.shared.bytes(),
-                    stream>>>(args);
+  kernel_for(args.signals.num_ranks)<<<static_cast<unsigned>(num_blocks),
+                                       static_cast<unsigned>(args.shared.warps * kWarp),
+                                       args.shared.bytes(), stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -5,6 +5,7 @@
 // how rows go through shared memory, how much of it a block needs.  Plain C++; no GPU needed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -187,14 +188,17 @@ MOEBIUS_HOST_DEVICE constexpr int64_t part_begin(int64_t n, int index, int parts
 }
 
 // What the first block tells its host once the counts of all ranks are known.  It lies in pinned
-// memory.
+// memory, which ends after the counts of the ranks that there are.
 struct HostCounts {
   enum Status : uint32_t { kNothing, kMoved, kGrow };
   uint64_t word;                                   // {tag of the launch | status}, stored last
   uint32_t epoch;                                  // of the call
   uint32_t in_waves;                               // 1: its rows come in waves
   uint32_t copies[kMaxCudaRanks * kMaxCudaRanks];  // [R, R], from row to column
+
+  static constexpr int64_t bytes(int num_ranks) { return 16 + int64_t{4} * num_ranks * num_ranks; }
 };
+static_assert(offsetof(HostCounts, copies) == 16);
 
 // Combine: every holder of rows pushes them, chunk by chunk, into the windows of the ranks that own
 // their tokens.  The window of an owner has a slot for each row, by holder and then in the holder's
@@ -232,6 +236,11 @@ MOEBIUS_HOST_DEVICE constexpr CombinePair combine_pair(
   pair.rows = copies[owner * num_ranks + holder];
   return pair;
 }
+// Where an owner's rows and their flags go.
+struct CombineWindows {
+  std::byte* slots;
+  uint64_t* flags;
+};
 // The number of slots of an owner.
 MOEBIUS_HOST_DEVICE constexpr uint32_t combine_slots(const uint32_t* copies,
                                                      int num_ranks,
@@ -285,8 +294,11 @@ struct CombineShared {
   MOEBIUS_HOST_DEVICE constexpr uint32_t receipts() const {  // CombinePair [R], by holder
     return pushes() + static_cast<uint32_t>(num_ranks) * sizeof(CombinePair);
   }
-  MOEBIUS_HOST_DEVICE constexpr uint32_t slots() const {  // u32 [R], of each owner
+  MOEBIUS_HOST_DEVICE constexpr uint32_t windows() const {  // CombineWindows [R], by owner
     return receipts() + static_cast<uint32_t>(num_ranks) * sizeof(CombinePair);
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t slots() const {  // u32 [R], of each owner
+    return windows() + static_cast<uint32_t>(num_ranks) * sizeof(CombineWindows);
   }
   MOEBIUS_HOST_DEVICE constexpr uint32_t bytes() const {
     return slots() + static_cast<uint32_t>(num_ranks) * 4;

@@ -37,10 +37,9 @@ struct CallState {
 };
 
 struct DispatchArgs {
-  SignalContext signals;
+  SignalContext signals;  // its windows are the control windows
   ControlLayout control_layout;
-  std::byte* control[kMaxCudaRanks];  // every rank's control window
-  std::byte* const* banks;            // [kMaxBanks, R]: every rank's address of each bank
+  std::byte* const* banks;  // [kMaxBanks, R]: every rank's address of each bank
   CallState* state;
 
   int64_t num_tokens;
@@ -95,11 +94,10 @@ struct DispatchArgs {
 };
 
 struct CombineArgs {
-  SignalContext signals;
+  SignalContext signals;  // its windows are the control windows
   ControlLayout control_layout;
-  std::byte* control[kMaxCudaRanks];
-  std::byte* slots[kMaxCudaRanks];  // every rank's window of pushed rows
-  uint64_t* flags[kMaxCudaRanks];   // every rank's window of chunk flags
+  std::byte* const* slots;  // [R]: every rank's window of pushed rows
+  std::byte* const* flags;  // [R]: every rank's window of chunk flags
   CallState* state;
 
   // The tables of the handle.
@@ -126,8 +124,8 @@ struct CombineArgs {
 // Make the kernels resident on the current device and let them have their shared memory.  Call
 // these before any rank of this process may have a kernel that waits, since loading may
 // synchronise.
-cudaError_t load_dispatch_kernels(int64_t shared_bytes);
-cudaError_t load_combine_kernels(int64_t shared_bytes);
+cudaError_t load_dispatch_kernels(int num_ranks, int64_t shared_bytes);
+cudaError_t load_combine_kernels(int num_ranks, int64_t shared_bytes);
 
 cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream);
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream);

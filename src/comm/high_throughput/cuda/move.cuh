@@ -173,10 +173,12 @@ __device__ inline void store_ids(
 }
 
 // Stores this warp's tokens.  `next` is the first piece that has not been asked for.
+template <int kWords>
 __device__ inline void move_rows(const Block& block, Cursor<WarpTokens> next) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
   const int lane = block.lane();
+  constexpr int kLanesOfRanks = RankMaskOf<kWords>::kGroups;
   bool is_first = true;
   for (Cursor<WarpTokens> at{WarpTokens(block)}; at.exists(); at.advance(args)) {
     const int64_t token = at.token();

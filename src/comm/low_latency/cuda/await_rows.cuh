@@ -29,7 +29,7 @@ __device__ __forceinline__ Term find_term(const LowLatencyCombineCall& combine,
     term.weight = __ldg(combine.weights + selection);
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
       term.rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
-      term.contributes = !has_rank(block.dead, term.rank);
+      term.contributes = !block.dead.has(term.rank);
     }
   }
   return term;
@@ -43,11 +43,11 @@ __device__ __forceinline__ bool await_rows(
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
   const int64_t selection = int64_t{token} * layout.topk + lane_id();
-  const uint64_t* flag = word_at(call.windows[call.rank],
+  const uint64_t* flag = word_at(call.window(call.rank()),
                                  layout.return_flag_at(bank_of(block.epoch), selection, part));
   if (combine.wait_us != nullptr) {
     const uint64_t ns =
-        time_until_here(args.signals, block.epoch, contributes, flag, block.begin_ns);
+        time_until_here(args.signals(), block.epoch, contributes, flag, block.begin_ns);
     if (contributes) {
       atomicMax(reinterpret_cast<unsigned long long*>(&call.state->wait_ns[rank]),
                 static_cast<unsigned long long>(ns));
@@ -56,13 +56,13 @@ __device__ __forceinline__ bool await_rows(
   bool ok = true;
   if (contributes) {
     uint64_t seen = 0;
-    ok = await_signal(args.signals, kOp, block.epoch, rank, flag, &seen);
+    ok = await_signal(args.signals(), kOp, block.epoch, rank, flag, &seen);
     if (ok && signal_value(seen) != static_cast<uint32_t>(combine.coding)) {
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));
       const bool is_coded = combine.coding != LowLatencyCoding::kNone;
-      raise_fault(args.signals,
-                  {FaultReason::kMismatch, kOp, static_cast<uint8_t>(call.rank),
+      raise_fault(args.signals(),
+                  {FaultReason::kMismatch, kOp, static_cast<uint8_t>(call.rank()),
                    static_cast<uint8_t>(rank), block.epoch},
                   make_signal(is_coded ? plain : coded, is_coded ? coded : plain));
       ok = false;

@@ -54,7 +54,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
   const int bank = bank_of(block.epoch);
-  std::byte* window = call.windows[call.rank];
+  std::byte* window = call.window(call.rank());
   const int64_t first_selection = int64_t{token} * layout.topk;
 
   const Term own = find_term(combine, block, token);
@@ -178,7 +178,7 @@ void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLate
   const bool is_coded = call.coding != LowLatencyCoding::kNone;
   launch_call(is_coded ? find_logfmt_kernel(call.dtype)
                        : find_kernel(call.dtype, call.sum, alignment % 16 == 0),
-              Args{call, make_signal_context(call.call)}, grid, "low latency combine");
+              Args{call}, grid, "low latency combine");
 }
 
 }  // namespace moebius::comm

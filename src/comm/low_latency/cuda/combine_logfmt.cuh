@@ -81,7 +81,7 @@ __device__ void send_logfmt(SendCursor at) {
     const int64_t row = __shfl_sync(kAllLanes, at.row, at.k());
     const auto* from = reinterpret_cast<const Element*>(combine.x) + row * hidden;
     std::byte* to =
-        call.windows[at.source] + call.layout.returned_at(bank_of(at.block.epoch), at.selection());
+        call.window(at.source) + call.layout.returned_at(bank_of(at.block.epoch), at.selection());
     const int end = min((at.first_part() + at.num_parts()) * kGroupsPerPart, num_groups);
     for (int group = at.first_part() * kGroupsPerPart; group < end; ++group) {
       encode_group<Type>(from, to, hidden, group);
@@ -111,7 +111,7 @@ __device__ bool receive_logfmt(const Args& args, const Block& block, int token, 
     const int k = __ffs(static_cast<int>(terms)) - 1;
     const float weight = __shfl_sync(kAllLanes, own.weight, k);
     const std::byte* row =
-        call.windows[call.rank] +
+        call.window(call.rank()) +
         layout.returned_at(bank_of(block.epoch), int64_t{token} * layout.topk + k);
     const auto* words =
         reinterpret_cast<const uint32_t*>(row + logfmt::codes_at(group)) + first_byte / 4;

@@ -114,7 +114,7 @@ class CudaLowLatency final : public LowLatency::State {
   };
 
   comm::LowLatencyCall make_call(int place) const;
-  uint64_t dead_mask() const;  // bit r: rank r is excluded
+  comm::RankMask dead_mask() const;
   Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
   LowLatencyCombineOutput output_of(const Return& rows) { return {rows.out, rows.event}; }
@@ -195,9 +195,9 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
         layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
   }
-  comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
+  comm::load_low_latency_dispatch(device_.index, options.in_dtype, g.size(), dispatch_shared_);
   if (options.in_dtype == DType::kF32) {  // rows of other types travel as elements of two bytes
-    comm::load_low_latency_dispatch(device_.index, DType::kBF16, dispatch_shared_);
+    comm::load_low_latency_dispatch(device_.index, DType::kBF16, g.size(), dispatch_shared_);
   }
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
@@ -242,16 +242,20 @@ void CudaLowLatency::resume(const Stream& stream) {
 comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
   comm::LowLatencyCall call{};
   call.layout = layout_;
+  call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
+  call.signals.rank = group.rank();
+  call.signals.num_ranks = group.size();
+  call.signals.timeout_ns =
+      static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
+  call.signals.record = record_.device_as<FaultRecord>();
   for (int r = 0; r < group.size(); ++r) {
-    call.windows[r] = window_->peer(r);
+    call.signals.windows[r] = window_->peer(r);
   }
-  call.record = record_.device_as<FaultRecord>();
-  call.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
-  call.rank = group.rank();
+  call.signals.abort_at = layout_.abort_at(0);
+  call.signals.dead = &call.state->dead;
   call.num_experts = static_cast<int>(placement.num_experts());
   call.num_local = static_cast<int>(num_local());
   call.placement = reinterpret_cast<const uint32_t*>(placement_words_.raw());
-  call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
   call.place = place;
   const Place& own = places_[static_cast<size_t>(place)];
   call.num_messages = own.num_messages.data<int32_t>();
@@ -470,10 +474,12 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   return rows;
 }
 
-uint64_t CudaLowLatency::dead_mask() const {
-  uint64_t mask = 0;
+comm::RankMask CudaLowLatency::dead_mask() const {
+  comm::RankMask mask{};
   for (int r = 0; r < group.size(); ++r) {
-    mask |= static_cast<uint64_t>(is_dead(r)) << r;
+    if (is_dead(r)) {
+      mask.add(r);
+    }
   }
   return mask;
 }
@@ -485,7 +491,7 @@ void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
   if (!is_dead_now) {  // forget the fault that it may have told while it was excluded
     cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
   }
-  const uint64_t mask = dead_mask();
+  const comm::RankMask mask = dead_mask();
   cuda::copy_now(device_state_.bytes() + offsetof(LowLatencyDeviceState, dead), &mask, sizeof(mask),
                  device_.index);
 }

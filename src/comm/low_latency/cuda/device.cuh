@@ -45,9 +45,6 @@ inline int64_t row_alignment(const CudaLowLatencyLayout& layout, const void* x, 
 __device__ __forceinline__ uint64_t* word_at(std::byte* window, int64_t offset) {
   return reinterpret_cast<uint64_t*>(window + offset);
 }
-__device__ __forceinline__ bool has_rank(uint64_t mask, int rank) {
-  return (mask >> rank & 1) != 0;
-}
 
 // The word of kUnit bytes, 16, 4 or 2, by which a warp moves rows.
 template <int kUnit>
@@ -126,12 +123,12 @@ __device__ inline uint64_t time_until_here(const SignalContext& signals,
 // One warp publishes which calls this rank has unpacked: the receive kernels before this one in
 // stream order are over.  pairs with begin_send of the peers: their mailboxes here are free
 __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
-                                              uint64_t dead,
+                                              const RankMask& dead,
                                               int bank,
                                               uint64_t signal) {
   for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
-    if (!has_rank(dead, r)) {
-      ptx::st_release_sys(word_at(call.windows[r], call.layout.unpacked_at(bank, call.rank)),
+    if (!dead.has(r)) {
+      ptx::st_release_sys(word_at(call.window(r), call.layout.unpacked_at(bank, call.rank())),
                           signal);
     }
   }
@@ -140,31 +137,18 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
 // What the threads of a block share, of a dispatch or of a combine.
 struct CallBlock {
   uint32_t epoch;
-  uint64_t dead;  // bit r: rank r is excluded
+  RankMask dead;  // the excluded ranks
   bool has_failed;
   uint64_t begin_ns;  // when the block began
 
   // One thread calls it.
-  __device__ void begin(const LowLatencyCall& call, const SignalContext& signals, uint32_t number) {
+  __device__ void begin(const LowLatencyCall& call, uint32_t number) {
     epoch = number;
     dead = call.state->dead;
-    has_failed = is_aborted(signals);
+    has_failed = is_aborted(call.signals);
     begin_ns = ptx::globaltimer();
   }
 };
-
-inline SignalContext make_signal_context(const LowLatencyCall& call) {
-  SignalContext context{};
-  context.rank = call.rank;
-  context.num_ranks = call.layout.num_ranks;
-  context.timeout_ns = call.timeout_ns;
-  context.record = call.record;
-  context.dead = &call.state->dead;
-  for (int r = 0; r < call.layout.num_ranks; ++r) {
-    context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at(0));
-  }
-  return context;
-}
 
 template <typename Args>
 void launch_call(void (*kernel)(Args),

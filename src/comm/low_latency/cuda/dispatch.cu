@@ -26,7 +26,7 @@ using namespace low_latency_dispatch;
 
 namespace {
 
-template <typename Part>
+template <typename Part, int kWords>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     dispatch_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
@@ -57,18 +57,18 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       }
       tell_unpacked(call, call.state->dead, 1 - bank, call.state->unpacked[1 - bank]);
     }
-    if (!begin_send(args, block, shared)) {
+    if (!begin_send<kWords>(args, block, shared)) {
       return;
     }
     if (blockIdx.x == gridDim.x - 1) {
-      send_counts(args, block, shared);
+      send_counts<kWords>(args, block, shared);
     }
     if (warp_id() < kSendWarps) {
-      send(args, block, shared, part);
+      send<kWords>(args, block, shared, part);
     } else {
       for (int token = spread_warp(warp_id() - kSendWarps); token < dispatch.num_tokens;
            token += static_cast<int>(gridDim.x) * kReceiveWarps) {
-        send_headers(args, block, shared, token);
+        send_headers<kWords>(args, block, shared, token);
       }
     }
   } else {
@@ -91,35 +91,45 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
-// The kernel that moves rows of `dtype` that begin at multiples of `alignment` bytes.
+template <int kWords>
 Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
   if (cast != LowLatencyCast::kNone) {
-    return with_cast_type(
-        dtype, [](auto type) -> Kernel { return dispatch_kernel<CastPart<decltype(type)>>; });
+    return with_cast_type(dtype, [](auto type) -> Kernel {
+      return dispatch_kernel<CastPart<decltype(type)>, kWords>;
+    });
   }
   if (dtype == DType::kF32) {
-    return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>> : dispatch_kernel<CopyPart<4, 4>>;
+    return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>, kWords>
+                               : dispatch_kernel<CopyPart<4, 4>, kWords>;
   }
-  return alignment % 16 == 0  ? dispatch_kernel<CopyPart<16, 2>>
-         : alignment % 4 == 0 ? dispatch_kernel<CopyPart<4, 2>>
-                              : dispatch_kernel<CopyPart<2, 2>>;
+  return alignment % 16 == 0  ? dispatch_kernel<CopyPart<16, 2>, kWords>
+         : alignment % 4 == 0 ? dispatch_kernel<CopyPart<4, 2>, kWords>
+                              : dispatch_kernel<CopyPart<2, 2>, kWords>;
+}
+
+// The kernel that moves rows of `dtype` that begin at multiples of `alignment` bytes.
+Kernel find_kernel(int num_ranks, DType dtype, LowLatencyCast cast, int64_t alignment) {
+  return with_rank_mask_words(num_ranks, [&](auto words) {
+    return find_kernel<decltype(words)::value>(dtype, cast, alignment);
+  });
 }
 
 }  // namespace
 
-void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes) {
+void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t shared_bytes) {
   for (const LowLatencyCast cast : {LowLatencyCast::kNone, LowLatencyCast::kFp8}) {
     for (const int64_t alignment : {16, 4, 2}) {
       cuda::allow_shared_bytes(
-          device, reinterpret_cast<const void*>(find_kernel(dtype, cast, alignment)), shared_bytes);
+          device, reinterpret_cast<const void*>(find_kernel(num_ranks, dtype, cast, alignment)),
+          shared_bytes);
     }
   }
 }
 
 void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  launch_call(find_kernel(call.dtype, call.cast, alignment),
-              Args{call, make_signal_context(call.call)}, grid, "low latency dispatch");
+  launch_call(find_kernel(call.call.layout.num_ranks, call.dtype, call.cast, alignment), Args{call},
+              grid, "low latency dispatch");
 }
 
 }  // namespace moebius::comm

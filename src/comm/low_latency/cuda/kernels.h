@@ -23,7 +23,7 @@ namespace moebius::comm {
 struct LowLatencyDeviceState {
   uint32_t epoch;           // the number of the latest dispatch
   uint32_t arrived;         // blocks that have read `epoch` in the running dispatch
-  uint64_t dead;            // bit r: rank r is excluded
+  RankMask dead;            // the excluded ranks
   uint64_t unpacked[2];     // by bank: signal {epoch, 0} of the latest call that was received
   uint32_t place_epoch[2];  // by place: the epoch of its call
   uint64_t selections;      // these two are for TransportStatistics
@@ -40,11 +40,8 @@ inline constexpr int kLowLatencySendWarps = kLowLatencyThreads / 32 / 2;
 enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2 };
 
 struct LowLatencyCall {
+  SignalContext signals;
   CudaLowLatencyLayout layout;
-  std::byte* windows[kMaxCudaRanks];  // of every rank
-  FaultRecord* record;
-  uint64_t timeout_ns;
-  int rank;
   int num_experts;
   int num_local;
   const uint32_t* placement;  // [E]: the pair (signals.h) of an expert's rank and its index there
@@ -56,6 +53,9 @@ struct LowLatencyCall {
   int32_t* num_messages;  // [R]: messages of each source
   int32_t* message_rows;  // [max_tokens, R, K + 1]: a message's row of each selection in
                           // [L, rows] or -1, then its token
+
+  MOEBIUS_HOST_DEVICE int rank() const { return signals.rank; }
+  MOEBIUS_HOST_DEVICE std::byte* window(int r) const { return signals.windows[r]; }
 };
 
 struct LowLatencyDispatchCall {
@@ -137,7 +137,7 @@ MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
 }
 
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
-void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
+void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t shared_bytes);
 void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
 
 // Launch it after ranks were excluded.  The live ranks tell each other the epoch of their latest

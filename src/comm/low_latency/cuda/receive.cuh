@@ -22,10 +22,10 @@ __device__ inline bool find_bases(const Args& args,
     const int source = first + lane_id();
     int32_t count = 0;
     bool ok = true;
-    if (source < num_ranks && !has_rank(block.dead, source)) {
+    if (source < num_ranks && !block.dead.has(source)) {
       uint64_t seen = 0;
-      ok = await_signal(args.signals, kOp, block.epoch, source,
-                        word_at(call.windows[call.rank], call.layout.count_at(bank, l, source)),
+      ok = await_signal(args.signals(), kOp, block.epoch, source,
+                        word_at(call.window(call.rank()), call.layout.count_at(bank, l, source)),
                         &seen);
       count = static_cast<int32_t>(signal_value(seen));
     }
@@ -66,13 +66,13 @@ __device__ inline bool find_num_messages(const Args& args,
   const int bank = bank_of(block.epoch);
   bool ok = true;
   const auto word_of = [&](int source) {
-    return word_at(call.windows[call.rank], call.layout.num_messages_at(bank, source));
+    return word_at(call.window(call.rank()), call.layout.num_messages_at(bank, source));
   };
   if (blockIdx.x == 0 && args.dispatch.wait_us != nullptr) {
     for (int first = 0; first < call.layout.num_ranks; first += 32) {
       const int source = first + lane_id();
-      const bool awaits = source < call.layout.num_ranks && !has_rank(block.dead, source);
-      const uint64_t ns = time_until_here(args.signals, block.epoch, awaits,
+      const bool awaits = source < call.layout.num_ranks && !block.dead.has(source);
+      const uint64_t ns = time_until_here(args.signals(), block.epoch, awaits,
                                           awaits ? word_of(source) : nullptr, block.begin_ns);
       if (awaits) {
         args.dispatch.wait_us[source] += static_cast<int64_t>(ns / 1000);
@@ -81,14 +81,14 @@ __device__ inline bool find_num_messages(const Args& args,
   }
   for (int source = lane_id(); source < call.layout.num_ranks; source += 32) {
     int32_t n = 0;
-    if (!has_rank(block.dead, source)) {
+    if (!block.dead.has(source)) {
       uint64_t seen = 0;
-      ok = ok && await_signal(args.signals, kOp, block.epoch, source, word_of(source), &seen);
+      ok = ok && await_signal(args.signals(), kOp, block.epoch, source, word_of(source), &seen);
       n = static_cast<int32_t>(pair_second(signal_value(seen)));
       const uint32_t room = pair_first(signal_value(seen));
       if (ok && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
-        raise_fault(args.signals,
-                    {FaultReason::kRoomMismatch, kOp, static_cast<uint8_t>(call.rank),
+        raise_fault(args.signals(),
+                    {FaultReason::kRoomMismatch, kOp, static_cast<uint8_t>(call.rank()),
                      static_cast<uint8_t>(source), block.epoch},
                     make_signal(room, static_cast<uint32_t>(args.dispatch.max_tokens)));
         ok = false;
@@ -197,10 +197,10 @@ __device__ bool receive_part(
   const int bank = bank_of(block.epoch);
   const int topk = layout.topk;
   const int64_t max_rows = args.dispatch.max_rows();
-  std::byte* window = call.windows[call.rank];
+  std::byte* window = call.window(call.rank());
   const uint64_t* header = word_at(window, layout.header_at(bank, source, slot, 0));
   uint64_t word = 0;
-  if (!await_lanes(args.signals, kOp, block.epoch, topk, source, header + lane_id(), &word)) {
+  if (!await_lanes(args.signals(), kOp, block.epoch, topk, source, header + lane_id(), &word)) {
     return false;
   }
   bool is_here = lane_id() < topk && signal_value(word) != kNotHere;
@@ -216,7 +216,8 @@ __device__ bool receive_part(
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {
     uint64_t own = 0;
-    if (!await_lanes(args.signals, kOp, block.epoch, 2, source, header + topk + lane_id(), &own)) {
+    if (!await_lanes(args.signals(), kOp, block.epoch, 2, source, header + topk + lane_id(),
+                     &own)) {
       return false;
     }
     const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 0));
@@ -234,7 +235,7 @@ __device__ bool receive_part(
     }
   }
   uint64_t seen = 0;
-  if (!await_lanes(args.signals, kOp, block.epoch, 1, source,
+  if (!await_lanes(args.signals(), kOp, block.epoch, 1, source,
                    word_at(window, layout.row_flag_at(bank, source, slot, part)), &seen)) {
     return false;
   }
@@ -289,7 +290,7 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
   for (int item = receive_unit(warp_id()); item < num_items; item += num_receive_units()) {
     const int part = item % layout.num_parts;
     const int message = item / layout.num_parts;
-    const int source = (call.rank + message) % layout.num_ranks;
+    const int source = (call.rank() + message) % layout.num_ranks;
     const int slot = message / layout.num_ranks;
     if (slot < shared.num_messages[source] &&
         !receive_part<Part>(args, block, shared, source, slot, part)) {

@@ -15,15 +15,15 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     resume_kernel(const __grid_constant__ LowLatencyCall call, uint32_t number) {
   const auto peer = static_cast<int>(threadIdx.x);
   const uint32_t epoch = call.state->epoch;
-  const bool is_live = peer < call.layout.num_ranks && !has_rank(call.state->dead, peer);
+  const bool is_live = peer < call.layout.num_ranks && !call.state->dead.has(peer);
   uint64_t seen = make_signal(number, epoch);
   bool has_come = true;
   if (is_live) {
     // pairs with the load below in the peer: all kernels of this rank so far are over
-    ptx::st_release_sys(word_at(call.windows[peer], call.layout.resumed_at(call.rank)), seen);
-    const uint64_t* word = word_at(call.windows[call.rank], call.layout.resumed_at(peer));
+    ptx::st_release_sys(word_at(call.window(peer), call.layout.resumed_at(call.rank())), seen);
+    const uint64_t* word = word_at(call.window(call.rank()), call.layout.resumed_at(peer));
     // A peer may have just begun to wait for a missing rank, for a whole timeout.
-    const uint64_t patience = 2 * call.timeout_ns;
+    const uint64_t patience = 2 * call.signals.timeout_ns;
     const uint64_t start = ptx::globaltimer();
     do {
       seen = ptx::ld_acquire_sys(word);
@@ -45,17 +45,17 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     Fault fault;
     fault.reason = FaultReason::kExpired;
     fault.op = SignalOp::kLowLatencyResume;
-    fault.author = static_cast<uint8_t>(call.rank);
+    fault.author = static_cast<uint8_t>(call.rank());
     fault.guilty = static_cast<uint8_t>(peer);
     fault.epoch = number;
-    ptx::st_relaxed_sys(&call.record->seen, seen);
-    ptx::st_release_sys(&call.record->fault, pack_fault(fault));
+    ptx::st_relaxed_sys(&call.signals.record->seen, seen);
+    ptx::st_release_sys(&call.signals.record->fault, pack_fault(fault));
   }
   if (__syncthreads_and(has_come) == 0) {
     return;
   }
   if (peer < call.layout.num_ranks) {
-    uint64_t* word = word_at(call.windows[call.rank], call.layout.abort_at(peer));
+    uint64_t* word = word_at(call.window(call.rank()), call.layout.abort_at(peer));
     if (may_go_on(ptx::ld_relaxed_sys(word), call.state->dead)) {
       ptx::st_relaxed_sys(word, 0);
     }
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     // A kernel that failed may have left these between two blocks.
     call.state->arrived = 0;
     call.state->waited = 0;
-    ptx::st_relaxed_sys(&call.record->seen, 0);
-    ptx::st_relaxed_sys(&call.record->fault, 0);
+    ptx::st_relaxed_sys(&call.signals.record->seen, 0);
+    ptx::st_relaxed_sys(&call.signals.record->fault, 0);
   }
 }
 

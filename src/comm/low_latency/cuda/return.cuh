@@ -14,7 +14,7 @@ inline constexpr SignalOp kOp = SignalOp::kLowLatencyCombine;
 
 struct Args {
   LowLatencyCombineCall combine;
-  SignalContext signals;
+  __device__ const SignalContext& signals() const { return combine.call.signals; }
 };
 
 using Block = CallBlock;
@@ -24,7 +24,7 @@ using Block = CallBlock;
 __device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
   const LowLatencyCall& call = args.combine.call;
   if (threadIdx.x == 0) {
-    block.begin(call, args.signals, call.state->place_epoch[call.place]);
+    block.begin(call, call.state->place_epoch[call.place]);
   }
   __syncthreads();
   if (block.has_failed) {
@@ -57,17 +57,19 @@ struct SendCursor : SendItem {
   int num_units;  // units of a row
   int num_items;
   int stride;
-  // The messages of the sources `lane` and `lane + 32`.
-  int32_t num_low;
-  int32_t num_high;
 
   __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
     const LowLatencyCall& call = args.combine.call;
     const int num_ranks = call.layout.num_ranks;
-    num_low = lane_id() < num_ranks ? call.num_messages[lane_id()] : 0;
-    num_high = lane_id() + 32 < num_ranks ? call.num_messages[lane_id() + 32] : 0;
-    const int32_t most = __reduce_max_sync(kAllLanes, max(num_low, num_high));
-    const int32_t total = __reduce_add_sync(kAllLanes, num_low + num_high);
+    int32_t most = 0;
+    int32_t total = 0;
+    for (int source_of_lane = lane_id(); source_of_lane < num_ranks; source_of_lane += 32) {
+      const int32_t num = __ldg(call.num_messages + source_of_lane);
+      most = max(most, num);
+      total += num;
+    }
+    most = __reduce_max_sync(kAllLanes, most);
+    total = __reduce_add_sync(kAllLanes, total);
     stride = static_cast<int>(gridDim.x) * num_senders;
     unit_parts =
         args.combine.unit_parts != 0
@@ -86,9 +88,8 @@ struct SendCursor : SendItem {
     for (; item < num_items; item += stride) {
       const int message = item / num_units;
       const int slot = message / num_ranks;
-      source = (call.rank + message) % num_ranks;
-      const int32_t num = __shfl_sync(kAllLanes, source < 32 ? num_low : num_high, source % 32);
-      if (slot >= num || has_rank(block.dead, source)) {
+      source = (call.rank() + message) % num_ranks;
+      if (slot >= __ldg(call.num_messages + source) || block.dead.has(source)) {
         continue;
       }
       const int32_t* rows = call.message_rows + (int64_t{slot} * num_ranks + source) * (topk + 1);
@@ -142,7 +143,7 @@ struct SendCursor : SendItem {
   }
   __device__ std::byte* to() const {
     const LowLatencyCall& call = args.combine.call;
-    return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
+    return call.window(source) + call.layout.returned_at(bank_of(block.epoch), selection()) +
            first_byte();
   }
   // All lanes call these after what they stored.  They publish one selection, or all of the item.
@@ -157,8 +158,8 @@ struct SendCursor : SendItem {
       const auto k = static_cast<int>(__fns(selections, 0, i / num_parts() + 1));
       const int64_t selection = int64_t{token} * call.layout.topk + k;
       publish(
-          word_at(call.windows[source], call.layout.return_flag_at(bank_of(block.epoch), selection,
-                                                                   first_part() + i % num_parts())),
+          word_at(call.window(source), call.layout.return_flag_at(bank_of(block.epoch), selection,
+                                                                  first_part() + i % num_parts())),
           block.epoch, static_cast<uint32_t>(args.combine.coding));
     }
   }
@@ -176,8 +177,8 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
     const int32_t id = combine.ids[i];
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
       const auto r = static_cast<int>(pair_first(__ldg(call.placement + id)));
-      if (!has_rank(block.dead, r)) {
-        ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.weight_at(bank, call.rank, i)),
+      if (!block.dead.has(r)) {
+        ptx::st_relaxed_sys(word_at(call.window(r), call.layout.weight_at(bank, call.rank(), i)),
                             make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
       }
     }
@@ -198,8 +199,8 @@ __device__ bool send_sums(SendCursor at) {
     if (at.row >= 0) {
       const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
       ok = await_signal(
-          args.signals, kOp, at.block.epoch, at.source,
-          word_at(call.windows[call.rank], layout.weight_at(bank, at.source, selection)), &seen);
+          args.signals(), kOp, at.block.epoch, at.source,
+          word_at(call.window(call.rank()), layout.weight_at(bank, at.source, selection)), &seen);
     }
     if (__all_sync(kAllLanes, ok) == 0) {
       return false;

@@ -14,6 +14,7 @@ __device__ __forceinline__ bool is_expert(int32_t id, int num_experts) {
 
 // The whole block prepares to send: it reads the ids and the epoch, and waits until the mailboxes
 // are free.  Returns false when the kernel must end.
+template <int kWords>
 __device__ inline bool begin_send(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
@@ -39,14 +40,15 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     call.state->place_epoch[call.place] = block.epoch;
   }
   for (int t = static_cast<int>(threadIdx.x); t < dispatch.num_tokens; t += kLowLatencyThreads) {
-    uint64_t ranks = 0;
+    RankMaskOf<kWords> ranks{};
     for (int k = 0; k < topk; ++k) {
       const int32_t id = shared.ids[t * topk + k];
       if (is_expert(id, call.num_experts)) {
-        ranks |= uint64_t{1} << pair_first(shared.placement[id]);
+        ranks.add(static_cast<int>(pair_first(shared.placement[id])));
       }
     }
-    shared.tokens_ranks[t] = ranks & ~block.dead;
+    ranks.remove(block.dead);
+    shared.ranks_of<kWords>(t) = ranks;
   }
   if (warp_id() == kWarps - 1) {
     // Wait until what this bank's mailboxes held before has been unpacked.  pairs with
@@ -55,9 +57,9 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     bool ok = true;
     for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
       uint64_t seen = 0;
-      ok = ok && (has_rank(block.dead, r) ||
-                  await_signal(args.signals, kOp, block.epoch - 2, r,
-                               word_at(call.windows[call.rank], call.layout.unpacked_at(bank, r)),
+      ok = ok && (block.dead.has(r) ||
+                  await_signal(args.signals(), kOp, block.epoch - 2, r,
+                               word_at(call.window(call.rank()), call.layout.unpacked_at(bank, r)),
                                &seen));
     }
     if (!ok) {
@@ -68,40 +70,59 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
   return !block.has_failed;
 }
 
-// Lane r learns how many tokens before `token` go to the ranks r and r + 32, if these are in
-// `mask`. That is the slot of the message in this rank's mailbox there.
-struct Slots {
-  int32_t low = 0;
-  int32_t high = 0;
+// Calls visit(rank) for the ranks of the mask, in order.
+template <int kWords, typename Visit>
+__device__ __forceinline__ void for_each_rank(const RankMaskOf<kWords>& mask, const Visit& visit) {
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    for (uint64_t left = mask.words[w]; left != 0; left &= left - 1) {
+      visit(64 * w + __ffsll(static_cast<long long>(left)) - 1);
+    }
+  }
+}
 
-  __device__ static Slots of(const uint64_t* tokens_ranks, int token, uint64_t mask) {
+// Lane l learns how many tokens before `token` go to the ranks l, l + 32, ..., if these are in
+// `mask`. That is the slot of the message in this rank's mailbox there.
+template <int kWords>
+struct Slots {
+  using Mask = RankMaskOf<kWords>;
+  int32_t of_group[Mask::kGroups] = {};
+
+  __device__ static Slots of(const Pointers& shared, int token, const Mask& mask) {
     Slots slots;
     for (int first = 0; first < token; first += 32) {
       const int t = first + lane_id();
-      const uint64_t ranks = t < token ? tokens_ranks[t] : 0;
-      for (uint64_t left = mask; left != 0; left &= left - 1) {
-        const int r = __ffsll(static_cast<long long>(left)) - 1;
-        const int n = __popc(__ballot_sync(kAllLanes, has_rank(ranks, r)));
-        slots.low += r == lane_id() ? n : 0;
-        slots.high += r == lane_id() + 32 ? n : 0;
-      }
+      const Mask ranks = t < token ? shared.ranks_of<kWords>(t) : Mask{};
+      for_each_rank(mask, [&](int r) {
+        const int n = __popc(__ballot_sync(kAllLanes, ranks.has(r)));
+#pragma unroll
+        for (int group = 0; group < Mask::kGroups; ++group) {
+          slots.of_group[group] += r == lane_id() + 32 * group ? n : 0;
+        }
+      });
     }
     return slots;
   }
   __device__ int32_t at(int rank) const {
-    return __shfl_sync(kAllLanes, rank < 32 ? low : high, rank % 32);
+    int32_t mine = of_group[0];
+#pragma unroll
+    for (int group = 1; group < Mask::kGroups; ++group) {
+      mine = rank < 32 * group ? mine : of_group[group];
+    }
+    return __shfl_sync(kAllLanes, mine, rank % 32);
   }
 };
 
 // One warp sends the headers of a token's messages.
+template <int kWords>
 __device__ inline void send_headers(const Args& args,
                                     const Block& block,
                                     const Pointers& shared,
                                     int token) {
   const LowLatencyCall& call = args.dispatch.call;
   const int topk = call.layout.topk;
-  const uint64_t mask = shared.tokens_ranks[token];
-  if (mask == 0) {
+  const RankMaskOf<kWords> mask = shared.ranks_of<kWords>(token);
+  if (mask.is_empty()) {
     return;
   }
   // Lane k + topk * j counts a share of the earlier selections of the expert of selection k.
@@ -129,12 +150,11 @@ __device__ inline void send_headers(const Args& args,
   const uint32_t home = is_valid ? shared.placement[id] : 0;
   const int32_t tag = args.dispatch.tags != nullptr ? args.dispatch.tags[token] : -1;
 
-  const Slots slots = Slots::of(shared.tokens_ranks, token, mask);
+  const auto slots = Slots<kWords>::of(shared, token, mask);
   const int bank = bank_of(block.epoch);
-  for (uint64_t left = mask; left != 0; left &= left - 1) {
-    const int r = __ffsll(static_cast<long long>(left)) - 1;
+  for_each_rank(mask, [&](int r) {
     uint64_t* header =
-        word_at(call.windows[r], call.layout.header_at(bank, call.rank, slots.at(r), 0));
+        word_at(call.window(r), call.layout.header_at(bank, call.rank(), slots.at(r), 0));
     if (lane_id() < topk) {
       const bool is_there = is_valid && pair_first(home) == static_cast<uint32_t>(r);
       const uint32_t placed =
@@ -146,11 +166,11 @@ __device__ inline void send_headers(const Args& args,
       ptx::st_relaxed_sys(header + topk + 1,
                           make_signal(block.epoch, static_cast<uint32_t>(token)));
     }
-  }
+  });
 }
 
 // One warp sends a part, which has been loaded, to all ranks of the token.
-template <typename Part>
+template <int kWords, typename Part>
 __device__ void send_part(const Args& args,
                           const Block& block,
                           const Pointers& shared,
@@ -159,20 +179,21 @@ __device__ void send_part(const Args& args,
                           Part& part) {
   const LowLatencyCall& call = args.dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  const uint64_t mask = shared.tokens_ranks[token];
-  if (mask == 0) {
+  using Mask = RankMaskOf<kWords>;
+  const Mask mask = shared.ranks_of<kWords>(token);
+  if (mask.is_empty()) {
     return;
   }
-  const Slots slots = Slots::of(shared.tokens_ranks, token, mask);
+  const auto slots = Slots<kWords>::of(shared, token, mask);
   const int bank = bank_of(block.epoch);
   part.prepare(args.dispatch.cast == LowLatencyCast::kFp8Ue8m0);
   const float own_scale = part.own_scale();
   // The first peer differs from rank to rank and from token to token.
-  const int first = (call.rank + token) % layout.num_ranks;
+  const int first = (call.rank() + token) % layout.num_ranks;
   for (int i = 0; i < layout.num_ranks; ++i) {
     const int r = first + i < layout.num_ranks ? first + i : first + i - layout.num_ranks;
-    if (has_rank(mask, r)) {
-      std::byte* message = call.windows[r] + layout.message_at(bank, call.rank, slots.at(r));
+    if (mask.has(r)) {
+      std::byte* message = call.window(r) + layout.message_at(bank, call.rank(), slots.at(r));
       part.store(message, layout.hidden, part_index, own_scale);
       if (part_index == 0 && args.dispatch.scale_bytes > 0) {
         const int bytes = args.dispatch.scale_bytes;
@@ -182,15 +203,13 @@ __device__ void send_part(const Args& args,
     }
   }
   __syncwarp();
-  if (has_rank(mask, lane_id())) {
-    publish(word_at(call.windows[lane_id()],
-                    layout.row_flag_at(bank, call.rank, slots.low, part_index)),
-            block.epoch, 0);
-  }
-  if (has_rank(mask, lane_id() + 32)) {
-    publish(word_at(call.windows[lane_id() + 32],
-                    layout.row_flag_at(bank, call.rank, slots.high, part_index)),
-            block.epoch, 0);
+#pragma unroll
+  for (int group = 0; group < Mask::kGroups; ++group) {
+    if (mask.has(group, lane_id())) {
+      publish(word_at(call.window(lane_id() + 32 * group),
+                      layout.row_flag_at(bank, call.rank(), slots.of_group[group], part_index)),
+              block.epoch, 0);
+    }
   }
 }
 
@@ -200,6 +219,7 @@ __device__ __forceinline__ void count(uint64_t* total, int32_t n) {
 
 // The whole block counts and sends.
 // REQUIRES: shared.counts are zero.
+template <int kWords>
 __device__ inline void send_counts(const Args& args, const Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
   const int bank = bank_of(block.epoch);
@@ -212,9 +232,9 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
       atomicAdd(shared.counts + id, 1);
       ++selections;
     } else if (id != -1) {
-      const auto self = static_cast<uint8_t>(call.rank);
+      const auto self = static_cast<uint8_t>(call.rank());
       raise_fault(
-          args.signals, {FaultReason::kBadId, kOp, self, self, block.epoch},
+          args.signals(), {FaultReason::kBadId, kOp, self, self, block.epoch},
           make_signal(static_cast<uint32_t>(i / call.layout.topk), static_cast<uint32_t>(id)));
     }
   }
@@ -228,27 +248,27 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     const auto r = static_cast<int>(pair_first(home));
     if (shared.counts[e] > args.dispatch.max_tokens) {
       // Receivers leave out what they have no room for.
-      const auto self = static_cast<uint8_t>(call.rank);
-      raise_fault(args.signals, {FaultReason::kNoRoom, kOp, self, self, block.epoch},
+      const auto self = static_cast<uint8_t>(call.rank());
+      raise_fault(args.signals(), {FaultReason::kNoRoom, kOp, self, self, block.epoch},
                   make_signal(static_cast<uint32_t>(e),
                               make_pair(static_cast<uint32_t>(shared.counts[e]),
                                         static_cast<uint32_t>(args.dispatch.max_tokens))));
     }
-    if (!has_rank(block.dead, r)) {
+    if (!block.dead.has(r)) {
       ptx::st_relaxed_sys(
-          word_at(call.windows[r], call.layout.count_at(bank, pair_second(home), call.rank)),
+          word_at(call.window(r), call.layout.count_at(bank, pair_second(home), call.rank())),
           make_signal(block.epoch, static_cast<uint32_t>(shared.counts[e])));
     }
   }
   for (int r = warp_id(); r < call.layout.num_ranks; r += kWarps) {
     int32_t n = 0;
     for (int t = lane_id(); t < num_tokens; t += 32) {
-      n += has_rank(shared.tokens_ranks[t], r);
+      n += shared.ranks_of<kWords>(t).has(r);
     }
     n = __reduce_add_sync(kAllLanes, n);
-    if (lane_id() == 0 && !has_rank(block.dead, r)) {
+    if (lane_id() == 0 && !block.dead.has(r)) {
       ptx::st_relaxed_sys(
-          word_at(call.windows[r], call.layout.num_messages_at(bank, call.rank)),
+          word_at(call.window(r), call.layout.num_messages_at(bank, call.rank())),
           make_signal(block.epoch, make_pair(static_cast<uint32_t>(args.dispatch.max_tokens),
                                              static_cast<uint32_t>(n))));
       count(&call.state->copies, n);
@@ -256,7 +276,7 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   }
 }
 
-template <typename Part>
+template <int kWords, typename Part>
 __device__ void send(const Args& args, const Block& block, const Pointers& shared, Part& part) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const int num_parts = dispatch.call.layout.num_parts;
@@ -271,7 +291,7 @@ __device__ void send(const Args& args, const Block& block, const Pointers& share
                 item % num_parts);
     }
     is_loaded = false;
-    send_part(args, block, shared, item / num_parts, item % num_parts, part);
+    send_part<kWords>(args, block, shared, item / num_parts, item % num_parts, part);
   }
 }
 

@@ -154,7 +154,7 @@ struct CudaLowLatencyLayout {
 
 // The shared memory of a block of dispatch, as byte offsets.
 struct DispatchSharedMap {
-  int64_t tokens_ranks;  // u64 [max_tokens]
+  int64_t tokens_ranks;  // RankMaskOf<rank_mask_words(R)> [max_tokens]
   int64_t placement;     // u32 [E]
   int64_t ids;           // i32 [max_tokens * K], then 3 words that match no id
   int64_t counts;        // i32 [E]
@@ -168,7 +168,7 @@ struct DispatchSharedMap {
     const auto align = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
     DispatchSharedMap m{};
     m.tokens_ranks = 0;
-    m.placement = align(8 * int64_t{layout.max_tokens});
+    m.placement = align(8 * int64_t{layout.max_tokens} * rank_mask_words(layout.num_ranks));
     m.ids = m.placement + align(4 * num_experts);
     m.counts = m.ids + align(4 * (int64_t{layout.max_tokens} * layout.topk + 3));
     m.bases = m.counts + align(4 * num_experts);

@@ -20,8 +20,10 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // How many ids one block looks through for one expert.
 constexpr int64_t kIdsPerBlock = 8192;
 
-// Each thread takes a token.  A block first adds up its tokens per rank in shared memory; counts
-// per expert go straight to global memory, since ids are spread over many experts.
+// Each thread takes a token, whose ranks it keeps in kWords words.  A block first adds up its
+// tokens per rank in shared memory; counts per expert go straight to global memory, since ids are
+// spread over many experts.
+template <int kWords>
 __global__ void layout_kernel(const LayoutArgs args) {
   __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // by rank; the last: tokens with any rank
   for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
@@ -30,7 +32,7 @@ __global__ void layout_kernel(const LayoutArgs args) {
   __syncthreads();
   const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (token < args.num_tokens) {
-    uint64_t ranks = 0;
+    RankMaskOf<kWords> ranks{};
     for (int k = 0; k < args.topk; ++k) {
       const int64_t place = token * args.topk + k;
       const int32_t id = args.ids[place];
@@ -38,18 +40,18 @@ __global__ void layout_kernel(const LayoutArgs args) {
         atomicMin(args.bad_id,
                   static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(id));
       } else if (id >= 0) {
-        ranks |= uint64_t{1} << args.rank_of[id];
+        ranks.add(args.rank_of[id]);
         atomicAdd(&args.tokens_per_expert[id], 1);
       }
     }
     for (int r = 0; r < args.num_ranks; ++r) {
-      const bool is_in = (ranks >> r & 1) != 0;
+      const bool is_in = ranks.has(r);
       args.is_token_in_rank[token * args.num_ranks + r] = is_in;
       if (is_in) {
         atomicAdd(&tokens_of[r], 1);
       }
     }
-    if (ranks != 0) {
+    if (!ranks.is_empty()) {
       atomicAdd(&tokens_of[args.num_ranks], 1);
     }
   }
@@ -286,11 +288,11 @@ const void* address(Kernel* kernel) {
 }  // namespace
 
 void load_routing_kernels(int device) {
-  cuda::load_kernels(device,
-                     {address(layout_kernel), address(route_kernel), address(check_ids_kernel),
-                      address(expert_counts_kernel), address(count_ids_kernel),
-                      address(expert_offsets_kernel), address(expert_rows_kernel),
-                      address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
+  cuda::load_kernels(
+      device, {address(layout_kernel<1>), address(layout_kernel<kWideWords>), address(route_kernel),
+               address(check_ids_kernel), address(expert_counts_kernel), address(count_ids_kernel),
+               address(expert_offsets_kernel), address(expert_rows_kernel),
+               address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
 }
 
 void launch_layout(const LayoutArgs& args, const Stream& stream) {
@@ -298,7 +300,10 @@ void launch_layout(const LayoutArgs& args, const Stream& stream) {
   fill(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks), stream);
   fill(args.tokens_per_node, 0, sizeof(int32_t), stream);
   fill(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts), stream);
-  launch("layout_kernel", layout_kernel, blocks_for(args.num_tokens, kThreads), stream, args);
+  with_rank_mask_words(args.num_ranks, [&](auto words) {
+    launch("layout_kernel", layout_kernel<decltype(words)::value>,
+           blocks_for(args.num_tokens, kThreads), stream, args);
+  });
 }
 
 void launch_route(const RouteArgs& args, const Stream& stream) {
