@@ -842,7 +842,7 @@ typedef struct moebius_low_latency_options {
   int32_t in_dtype;         /* MOEBIUS_BF16, F16 or F32 */
   int32_t num_sms;          /* GPUs: the most blocks of a call; 0: as many as there are SMs */
   int32_t sums_per_rank;    /* 1: LowLatencySum::kRanks */
-  int32_t excludes_missing; /* 1: calls go on without a rank that is missed; CPUs of one node */
+  int32_t excludes_missing; /* 1: calls go on without a rank that is missed; ranks of one node */
   moebius_transports transports; /* shared with others of the same shape; or NULL */
 } moebius_low_latency_options;
 /* Collective.  moebius/low_latency.h describes the transport. */
@@ -907,7 +907,7 @@ typedef struct moebius_low_latency_combine_input {
   int32_t records_event;
   const moebius_tensor* x_into; /* [T, H] in_dtype; may be NULL */
 } moebius_low_latency_combine_input;
-/* Arrays: x [T, H].  Each dispatch is combined once; on CPUs a second combine gives
+/* Arrays: x [T, H].  Each dispatch is combined once; a second combine gives
  * MOEBIUS_INVALID_ARGUMENT.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_low_latency_combine(moebius_low_latency transport,

@@ -48,10 +48,11 @@ struct LowLatencyOptions {
   DType in_dtype = DType::kBF16;  // bf16, f16 or f32
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
   LowLatencySum sum = LowLatencySum::kSelections;
-  // CPUs of one node: a call that misses a rank, because it has left or its deadline has passed,
+  // Ranks of one node: a call that misses a rank, because it has left or its deadline has passed,
   // excludes it, as set_dead() does, and goes on without it instead of throwing the CommError.  So
   // does every survivor, in this call or in the next; dead_ranks() tells.  The rank itself gets the
-  // CommError.  The same on all ranks.
+  // CommError.  On GPUs kernels do so while the host goes on, also in a graph that is replayed, and
+  // each call launches one kernel more.  The same on all ranks.
   bool excludes_missing = false;
   bool operator==(const LowLatencyOptions&) const = default;
 };
@@ -170,8 +171,8 @@ class LowLatency {
  public:
   // The group must outlive the object.  The call is collective.  Throws InvalidArgument:
   // max_tokens, hidden or topk < 1, in_dtype other than bf16, f16 and f32, an expert on a rank that
-  // the group does not have; Unsupported: sums per rank over several nodes, excludes_missing but
-  // on CPUs of one node, more than a GPU's kernels have room for.
+  // the group does not have; Unsupported: sums per rank or excludes_missing over several nodes,
+  // more than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
@@ -200,8 +201,9 @@ class LowLatency {
 
   // The sums are written into out_x, if it is given; it is [T, H] in_dtype.  Each dispatch is
   // combined once: its flags cannot tell two combines apart.  Throws InvalidArgument: a wrong
-  // shape, dtype or device, a handle that is not of this object's dispatch, on CPUs one that was
-  // combined before; CommError as dispatch does.
+  // shape, dtype or device, a handle that is not of this object's dispatch or was combined before;
+  // CommError as dispatch does.  A graph that combines a dispatch of before a second time ends with
+  // a CommError, which names this rank.
   LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
                                   const LowLatencyHandle& handle,
                                   const Stream& stream,
@@ -228,6 +230,7 @@ class LowLatency {
   // among the ranks of one node only, since messages between nodes are collective.  Throws
   // InvalidArgument: a rank outside the group, or the own one.
   void set_dead(int rank, bool dead);
+  // With excludes_missing on GPUs: as of the calls whose work is done.
   std::vector<bool> dead_ranks() const;
 
   // Counts since construction or reset; on a GPU, of the calls whose work is done.

@@ -64,6 +64,7 @@ TEST(LowLatencyCudaLayout, NothingOverlapsAndAllOfItIsInside) {
     for (int s = 0; s < c.num_ranks; ++s) {
       blocks.emplace_back(l.resumed_at(s), 8);
       blocks.emplace_back(l.abort_at(s), 8);
+      blocks.emplace_back(l.beat_at(s), 8);
     }
     std::sort(blocks.begin(), blocks.end());
     int64_t end = 0;

@@ -25,8 +25,8 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
 
     Memory is made when a call needs it, so num_nvl_bytes and num_rdma_bytes have no effect, and
     neither have low_latency_mode, num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl,
-    use_fabric and explicitly_destroy.  With enable_shrink, low-latency calls on the CPU go on
-    without ranks that are missed, also without those that never made one: num_rdma_bytes of memory
+    use_fabric and explicitly_destroy.  With enable_shrink, low-latency calls go on without ranks
+    that are missed, on the CPU also without those that never made one: num_rdma_bytes of memory
     are then made at once.
 
     Calls raise moebius.CommError, whose `peer` is the rank to blame, when a rank does not come

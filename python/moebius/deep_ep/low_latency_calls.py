@@ -78,12 +78,9 @@ class LowLatencyCalls:
         max_tokens = num_max_dispatch_tokens_per_rank
         for made in ranks.devices if self.enable_shrink else []:
             for topk, dtype in made.low_latency_kinds(num_experts, hidden, max_tokens):
-                if made.device.type == "cpu":
-                    nothing = torch.empty((0, hidden), dtype=dtype, device="cpu")
-                    no_ids = torch.empty((0, topk), dtype=torch.int64, device="cpu")
-                    self.low_latency_dispatch(
-                        nothing, no_ids, max_tokens, num_experts, use_fp8=False
-                    )
+                nothing = torch.empty((0, hidden), dtype=dtype, device=made.device)
+                no_ids = torch.empty((0, topk), dtype=torch.int64, device=made.device)
+                self.low_latency_dispatch(nothing, no_ids, max_tokens, num_experts, use_fp8=False)
 
     def low_latency_dispatch(
         self,
@@ -250,6 +247,8 @@ class LowLatencyCalls:
         """Writes 1 to the elements of mask_status i32 [R] whose ranks are excluded, and 0 to the
         others.  With enable_shrink, ranks that were missed are among them."""
         ranks = self._open()
+        if mask_status.is_cuda:  # kernels that are under way may still find ranks missing
+            torch.cuda.current_stream(mask_status.device).synchronize()
         masked = set(self._masked)
         for transport in self._all_low_latency():
             masked.update(rank for rank, is_dead in enumerate(transport.dead_ranks) if is_dead)
@@ -273,9 +272,7 @@ class LowLatencyCalls:
         kind = (num_experts, x.shape[1], topk, max_tokens, x.dtype)
         transport = made.find_low_latency(kind)
         if transport is None:
-            transport = made.make_low_latency(
-                kind, excludes_missing=self.enable_shrink and not x.is_cuda
-            )
+            transport = made.make_low_latency(kind, excludes_missing=self.enable_shrink)
             for rank in self._masked:
                 transport.set_dead(rank)
         return transport

@@ -71,6 +71,12 @@ std::string reason(const Fault& fault, bool is_author, uint64_t seen, int64_t ti
                              fault.guilty, signal_epoch(seen), pair_first(signal_value(seen)),
                              pair_second(signal_value(seen)))
                        : fmt::format("tokens of rank {} name an expert too often", fault.guilty);
+    case FaultReason::kExcluded:
+      return fmt::format("rank {} did not come to rank {} within {} ms, and is excluded",
+                         fault.guilty, fault.author, timeout_ms);
+    case FaultReason::kCombinedTwice:
+      return fmt::format("rank {} combines a dispatch again, expected a dispatch for each combine",
+                         fault.guilty);
     case FaultReason::kNone:
       break;
   }
@@ -85,7 +91,7 @@ CommError make_comm_error(int rank, uint64_t fault_word, uint64_t seen, int64_t 
   const bool is_author = fault.author == rank;
   std::string text = fmt::format("rank {}: {}, call {}: {}", rank, name(fault.op), fault.epoch,
                                  reason(fault, is_author, seen, timeout_ms));
-  if (!is_author && fault.author != fault.guilty) {
+  if (!is_author && fault.author != fault.guilty && fault.reason != FaultReason::kExcluded) {
     text += fmt::format(" (found by rank {})", fault.author);
   }
   return {text, rank, fault.guilty};

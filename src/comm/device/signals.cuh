@@ -23,12 +23,35 @@ __device__ __forceinline__ void publish(uint64_t* signal, uint32_t epoch, uint32
 }
 
 __device__ inline bool is_dead(const SignalContext& context, int rank) {
-  return context.dead != nullptr && context.dead->has(rank);
+  return context.exclusions != nullptr && context.exclusions->dead.has(rank);
+}
+
+// Returns whether this rank's window has an abort word.  Why several at a time: a thread that waits
+// for each word before it asks for the next takes some 300 ns for each.
+__device__ inline bool has_abort_word(const SignalContext& context) {
+  constexpr int kAtOnce = 8;
+  const uint64_t* words = context.abort_words(context.rank);
+  uint64_t any = 0;
+  for (int first = 0; first < context.num_ranks; first += kAtOnce) {
+    uint64_t loaded[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      loaded[i] = first + i < context.num_ranks ? ptx::ld_relaxed_sys(words + first + i) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      any |= loaded[i];
+    }
+  }
+  return any != 0;
 }
 
 // Returns whether this or another rank has raised a fault.  This rank's host is told of a fault
 // that another rank has raised.
 __device__ inline bool is_aborted(const SignalContext& context) {
+  if (!has_abort_word(context)) {
+    return false;
+  }
   const uint64_t* words = context.abort_words(context.rank);
   if (ptx::ld_relaxed_sys(words + context.rank) != 0) {
     return true;
@@ -36,7 +59,7 @@ __device__ inline bool is_aborted(const SignalContext& context) {
   uint64_t found = 0;
   for (int author = 0; author < context.num_ranks; ++author) {
     const uint64_t word = ptx::ld_relaxed_sys(words + author);
-    if (word != 0 && author != context.rank && !is_dead(context, author)) {
+    if (word != 0 && !is_dead(context, author)) {
       found = word;
     }
   }
@@ -75,17 +98,94 @@ __device__ inline void raise_fault(const SignalContext& context,
   }
 }
 
-// The slow part of a wait; true if the wait must end.
-__device__ inline bool must_give_up(const SignalContext& context,
-                                    const Fault& fault,
-                                    uint64_t seen,
-                                    uint64_t start,
-                                    uint32_t polls) {
-  if (is_aborted(context)) {
+// What a wait for a rank has come to.
+enum class Awaited : uint8_t {
+  kHere,
+  kExcluded,  // the rank is excluded: what was awaited will not come
+  kFailed,    // this or another rank has failed: the kernel must end
+};
+
+// Excludes the rank that a wait has missed, and tells it and this rank's host.
+__device__ inline void exclude(const SignalContext& context, Fault fault) {
+  const int peer = fault.guilty;
+  const unsigned long long bit = 1ull << peer % 64;
+  auto* word = reinterpret_cast<unsigned long long*>(context.exclusions->dead.words + peer / 64);
+  if ((atomicOr(word, bit) & bit) != 0) {
+    return;
+  }
+  *reinterpret_cast<volatile uint32_t*>(&context.exclusions->is_unsettled) = 1;
+  *reinterpret_cast<volatile uint8_t*>(&context.record->excluded[peer]) = 1;
+  fault.reason = FaultReason::kExcluded;
+  ptx::st_relaxed_sys(context.abort_words(peer) + context.rank, pack_fault(fault));
+}
+
+__device__ __forceinline__ uint64_t* beat_word(const SignalContext& context, int owner, int rank) {
+  return reinterpret_cast<uint64_t*>(context.windows[owner] + context.beats_at) + rank;
+}
+
+// How long a wait may last yet, where missing ranks are excluded.
+struct Patience {
+  uint64_t start;
+  uint64_t beat = 0;   // what the peer has told last
+  uint32_t times = 0;  // how often the deadline has begun anew
+
+  // Every quarter of the timeout, one thread tells all live ranks that this rank waits.
+  __device__ void tell(const SignalContext& context, int peer, uint64_t now) {
+    const uint64_t quarter = context.timeout_ns / 4;
+    if (times == 0 && beat == 0) {
+      beat = ptx::ld_relaxed_sys(beat_word(context, context.rank, peer));
+    }
+    unsigned long long* last = &context.exclusions->beat_ns;
+    const unsigned long long told = *reinterpret_cast<volatile unsigned long long*>(last);
+    if (now - start < quarter || now - told < quarter || atomicCAS(last, told, now) != told) {
+      return;
+    }
+    for (int r = 0; r < context.num_ranks; ++r) {  // also itself, whose blocks wait for each other
+      if (!is_dead(context, r)) {
+        ptx::st_relaxed_sys(beat_word(context, r, context.rank), now);
+      }
+    }
+  }
+  // Returns whether the peer has told since the last time that it waits, too.  Its deadline then
+  // begins anew, three times at most: ranks that wait for each other must end.
+  __device__ bool is_renewed(const SignalContext& context, int peer, uint64_t now) {
+    const uint64_t latest = ptx::ld_relaxed_sys(beat_word(context, context.rank, peer));
+    if (latest == beat || times == 3) {
+      return false;
+    }
+    beat = latest;
+    start = now;
+    ++times;
     return true;
   }
-  if (ptx::globaltimer() - start > context.timeout_ns) {
+};
+
+// The slow part of a wait where missing ranks are excluded; kHere: it goes on.
+__device__ inline Awaited look_around(const SignalContext& context,
+                                      const Fault& fault,
+                                      uint64_t seen,
+                                      Patience& patience) {
+  const int peer = fault.guilty;
+  const uint64_t word = ptx::ld_relaxed_sys(context.exclusions->dead.words + peer / 64);
+  if ((word >> peer % 64 & 1) != 0) {
+    return Awaited::kExcluded;
+  }
+  const uint64_t now = ptx::globaltimer();
+  patience.tell(context, peer, now);
+  if (now - patience.start <= context.timeout_ns || patience.is_renewed(context, peer, now)) {
+    return Awaited::kHere;
+  }
+  if (peer == context.rank) {  // other blocks of this rank never came
     raise_fault(context, fault, seen);
+    return Awaited::kFailed;
+  }
+  exclude(context, fault);
+  return Awaited::kExcluded;
+}
+
+// Returns whether a wait must end, though its deadline has not passed.
+__device__ inline bool must_end(const SignalContext& context, const Fault& fault, uint32_t polls) {
+  if (is_aborted(context)) {
     return true;
   }
   // Reading host memory takes long, so it is done rarely.
@@ -99,23 +199,24 @@ __device__ inline bool must_give_up(const SignalContext& context,
   return false;
 }
 
-// One thread waits until the signal has reached `epoch`, and stores its value to *seen.  False when
-// this or another rank has failed: the kernel must then end without touching its peers' memory.
+// One thread waits until the signal has reached `epoch`, and stores its value to *seen.  When this
+// or another rank has failed, the kernel must end without touching its peers' memory.
 //
 // Why the writer is at most two calls ahead: it ends call e only when every live rank has told it
 // of call e (high throughput: the notices of a dispatch, `ready` of a combine), so its call e + 2
 // begins after this rank's call e has ended.  The send half of a low-latency dispatch awaits
 // nothing of its own call, but it awaits `unpacked` of the call before last, which this rank tells
 // in the same call.
-__device__ inline bool await_signal(const SignalContext& context,
-                                    SignalOp op,
-                                    uint32_t epoch,
-                                    int peer,
-                                    const uint64_t* signal,
-                                    uint64_t* seen) {
+template <bool kMayExclude>
+__device__ inline Awaited await_peer(const SignalContext& context,
+                                     SignalOp op,
+                                     uint32_t epoch,
+                                     int peer,
+                                     const uint64_t* signal,
+                                     uint64_t* seen) {
   *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what the writer stored before it
   if (has_just_reached(signal_epoch(*seen), epoch)) {
-    return true;
+    return Awaited::kHere;
   }
   Fault fault;
   fault.reason = FaultReason::kExpired;
@@ -123,16 +224,37 @@ __device__ inline bool await_signal(const SignalContext& context,
   fault.author = static_cast<uint8_t>(context.rank);
   fault.guilty = static_cast<uint8_t>(peer);
   fault.epoch = epoch;
-  const uint64_t start = ptx::globaltimer();
+  Patience patience{ptx::globaltimer()};
   for (uint32_t polls = 1;; ++polls) {
     *seen = ptx::ld_acquire_sys(signal);
     if (has_just_reached(signal_epoch(*seen), epoch)) {
-      return true;
+      return Awaited::kHere;
     }
-    if (polls % 64 == 0 && must_give_up(context, fault, *seen, start, polls)) {
-      return false;
+    if (polls % 64 != 0) {
+      continue;
+    }
+    if (must_end(context, fault, polls)) {
+      return Awaited::kFailed;
+    }
+    if (kMayExclude && context.excludes_missing) {
+      if (const Awaited now = look_around(context, fault, *seen, patience); now != Awaited::kHere) {
+        return now;
+      }
+    } else if (ptx::globaltimer() - patience.start > context.timeout_ns) {
+      raise_fault(context, fault, *seen);
+      return Awaited::kFailed;
     }
   }
+}
+
+// The same where no rank is excluded while it is awaited.  False when the kernel must end.
+__device__ inline bool await_signal(const SignalContext& context,
+                                    SignalOp op,
+                                    uint32_t epoch,
+                                    int peer,
+                                    const uint64_t* signal,
+                                    uint64_t* seen) {
+  return await_peer<false>(context, op, epoch, peer, signal, seen) == Awaited::kHere;
 }
 
 }  // namespace moebius::comm

@@ -12,6 +12,10 @@
 // FaultRecord.  Kernels that see an abort word end at once, and tell their host in the same way.
 // Abort words of excluded ranks are ignored.  Why there is a word per author: what an excluded rank
 // stores must not take the place of what a live rank says.
+//
+// Where missing ranks are excluded, a wait that expires excludes the rank that it waits for
+// instead, and tells that rank alone, by its abort word.  A wait that lasts tells the others so
+// (`beats`), since they may come to miss this rank, which only waits itself.
 #pragma once
 
 #include <cstddef>
@@ -51,13 +55,15 @@ const char* name(SignalOp op);  // "dispatch counts"
 enum class FaultReason : uint8_t {
   kNone,
   // Where braces are given, FaultRecord::seen holds these numbers as {epoch | value}.
-  kExpired,       // the peer gave no signal in time
-  kStopped,       // the author's host gave up; it knows why
-  kOverflow,      // {rows | capacity}: more rows go to the guilty rank than its call has room for
-  kMismatch,      // {its bytes | own bytes}: the guilty rank moves rows of another size
-  kBadId,         // {token | id}: there is no such expert
-  kRoomMismatch,  // {its tokens | own tokens}: the call of the guilty rank has another room
-  kNoRoom,        // {expert | times, room}: tokens of the guilty rank name the expert too often
+  kExpired,        // the peer gave no signal in time
+  kStopped,        // the author's host gave up; it knows why
+  kOverflow,       // {rows | capacity}: more rows go to the guilty rank than its call has room for
+  kMismatch,       // {its bytes | own bytes}: the guilty rank moves rows of another size
+  kBadId,          // {token | id}: there is no such expert
+  kRoomMismatch,   // {its tokens | own tokens}: the call of the guilty rank has another room
+  kNoRoom,         // {expert | times, room}: tokens of the guilty rank name the expert too often
+  kExcluded,       // the author has missed the guilty rank, and goes on without it
+  kCombinedTwice,  // the guilty rank combines a dispatch a second time
 };
 
 struct Fault {
@@ -102,8 +108,16 @@ struct FaultRecord {
   uint64_t fault;  // packed; the device stores it after `seen`
   uint64_t seen;   // on the author alone: the signal that was there, or what the reason says
   uint64_t stop;   // the host stores it to end the kernels of this rank
+  uint8_t excluded[kMaxCudaRanks];  // 1: kernels of this rank have excluded the rank
 };
-static_assert(sizeof(FaultRecord) == 24);
+
+// The excluded ranks of a rank, in its device memory.
+struct Exclusions {
+  RankMask dead;
+  uint32_t is_unsettled;  // a wait has excluded a rank since results were last settled
+  uint32_t reserved;
+  unsigned long long beat_ns;  // when this rank last told that it waits
+};
 
 // The arguments of a kernel that waits and aborts need.  All pointers are device addresses.
 struct SignalContext {
@@ -113,7 +127,9 @@ struct SignalContext {
   FaultRecord* record = nullptr;           // of this rank
   std::byte* windows[kMaxCudaRanks] = {};  // of every rank
   int64_t abort_at = 0;                    // where a window has the abort words [R], by author
-  const RankMask* dead = nullptr;          // the excluded ranks; null: none can be excluded
+  Exclusions* exclusions = nullptr;        // null: no rank can be excluded
+  bool excludes_missing = false;           // a wait that expires excludes the rank
+  int64_t beats_at = 0;                    // where a window has the words [R] of ranks that wait
 
   MOEBIUS_HOST_DEVICE uint64_t* abort_words(int r) const {
     return reinterpret_cast<uint64_t*>(windows[r] + abort_at);

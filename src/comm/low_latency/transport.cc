@@ -216,15 +216,20 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
   expect_writable(out, "out");
 }
 
+void LowLatency::State::expect_combined_once(bool& is_combined) {
+  expect(!is_combined, "this dispatch was combined before, expected a dispatch for each combine");
+  is_combined = true;
+}
+
 void expect_low_latency(const Group& group,
                         const ExpertPlacement& placement,
                         const LowLatencyOptions& options) {
   expect_valid(options);
   expect_placed(placement, group);
-  if (options.excludes_missing && (group.device().is_cuda() || group.topology().num_nodes() > 1)) {
+  if (options.excludes_missing && group.topology().num_nodes() > 1) {
     throw Unsupported(fmt::format(
-        "low latency that excludes missing ranks is for CPUs of one node, these ranks are on {}",
-        group.device().is_cuda() ? "GPUs" : fmt::format("{} nodes", group.topology().num_nodes())));
+        "low latency that excludes missing ranks is for one node, these ranks are on {}",
+        group.topology().num_nodes()));
   }
 }
 
@@ -303,6 +308,7 @@ void LowLatency::set_dead(int rank, bool dead) {
 }
 
 std::vector<bool> LowLatency::dead_ranks() const {
+  state_->learn_dead();
   return state_->dead;
 }
 

@@ -66,6 +66,8 @@ struct LowLatency::State {
   TensorKind rows_spec(const LowLatencyDispatchInput& input, int64_t rows) const;
   TensorKind scale_spec(const LowLatencyDispatchInput& input, int64_t rows) const;
   bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
+  // Brings `dead` up to date, where a device excludes ranks.
+  virtual void learn_dead() {}
 
  protected:
   // These throw InvalidArgument.  They do not check the values of ids, which may be on a GPU.
@@ -74,6 +76,8 @@ struct LowLatency::State {
                       int64_t num_tokens,
                       int64_t num_rows,
                       const Tensor& out) const;
+  // Notes the combine of a dispatch; a second one is refused.
+  static void expect_combined_once(bool& is_combined);
   // Checks how often this rank's tokens name an expert: more often than there are tokens, if some
   // name it twice.
   void expect_room(int64_t expert, int64_t num_selections, int64_t room) const;

@@ -164,5 +164,51 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
   });
 }
 
+TEST_P(LowLatencyCuda, EachDispatchIsCombinedOnce) {
+  const Problem p = make_problem(8, 4, 1024);
+  const Reference reference = run_on_cpu(p, {kNone}, 1);
+  run_ranks(p, [&](Rank& r) {
+    const Call& call = reference[static_cast<size_t>(r.group.rank())][0];
+    const DeviceInput in = put(r, call.in);
+    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+    const Tensor y = r.up_batched(call.y, call.counts);
+    r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
+    r.finish();
+    expect_combined(in.out, call);
+    try {
+      r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
+      ADD_FAILURE() << "a second combine is made";
+    } catch (const InvalidArgument& error) {
+      expect_contains(error.what(), "this dispatch was combined before");
+    }
+  });
+}
+
+// A graph with a combine alone can be launched once.
+TEST_P(LowLatencyCuda, ASecondReplayOfACombineIsAnError) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
+  const Problem p = make_problem(8, 4, 1024);
+  const Reference reference = run_on_cpu(p, {kNone}, 1);
+  run_ranks(p, [&](Rank& r) {
+    const Call& call = reference[static_cast<size_t>(r.group.rank())][0];
+    const DeviceInput in = put(r, call.in);
+    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+    const Tensor y = r.up_batched(call.y, call.counts);
+    r.finish();
+    const Graph graph(r.stream, [&] {
+      r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
+    });
+    r.group.barrier("captured");
+    graph.launch();
+    r.finish();
+    expect_combined(in.out, call);
+    r.group.barrier("combined");
+    graph.launch();
+    expect_contains(comm_error_of([&] { r.finish(); }), "combines a dispatch again");
+  });
+}
+
 }  // namespace
 }  // namespace moebius::testing

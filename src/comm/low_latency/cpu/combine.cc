@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
 #include "comm/low_latency/logfmt.h"
@@ -323,8 +322,7 @@ Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& cal
   const auto& [input, handle, stream, out] = call;
   const LowLatencyHandleState& own = own_handle(handle);
   expect_combine(input, own.num_tokens, own.num_rows, out);
-  expect(!std::exchange(own.is_combined, true),
-         "this dispatch was combined before, expected a dispatch for each combine");
+  expect_combined_once(own.is_combined);
   stream.wait(input.previous);
   auto transfer = std::make_shared<Transfer>(Transfer{*this,
                                                       stream,

@@ -36,7 +36,7 @@ __device__ __forceinline__ Term find_term(const LowLatencyCombineCall& combine,
 }
 
 // One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
-// the kernel must end.
+// the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
 __device__ __forceinline__ bool await_rows(
     const Args& args, const Block& block, int token, int part, bool contributes, int rank) {
   const LowLatencyCombineCall& combine = args.combine;
@@ -53,11 +53,11 @@ __device__ __forceinline__ bool await_rows(
                 static_cast<unsigned long long>(ns));
     }
   }
-  bool ok = true;
+  Awaited got = Awaited::kHere;
   if (contributes) {
     uint64_t seen = 0;
-    ok = await_signal(args.signals(), kOp, block.epoch, rank, flag, &seen);
-    if (ok && signal_value(seen) != static_cast<uint32_t>(combine.coding)) {
+    got = await_peer<true>(args.signals(), kOp, block.epoch, rank, flag, &seen);
+    if (got == Awaited::kHere && signal_value(seen) != static_cast<uint32_t>(combine.coding)) {
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));
       const bool is_coded = combine.coding != LowLatencyCoding::kNone;
@@ -65,12 +65,10 @@ __device__ __forceinline__ bool await_rows(
                   {FaultReason::kMismatch, kOp, static_cast<uint8_t>(call.rank()),
                    static_cast<uint8_t>(rank), block.epoch},
                   make_signal(is_coded ? plain : coded, is_coded ? coded : plain));
-      ok = false;
+      got = Awaited::kFailed;
     }
   }
-  ok = __all_sync(kAllLanes, ok) != 0;
-  __syncwarp();  // what each lane has acquired is visible to all
-  return ok;
+  return agree(got) != Awaited::kFailed;
 }
 
 // Adds the longest wait for each rank to the caller's statistics.  The whole block calls it when it

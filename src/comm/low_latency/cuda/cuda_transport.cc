@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "comm/device/last_work.h"
 #include "comm/group/shared_device.h"
@@ -57,7 +59,8 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
-  int64_t num_rows = 0;          // of an expert in the outputs
+  int64_t num_rows = 0;  // of an expert in the outputs
+  mutable bool is_combined = false;
   std::array<Tensor, 7> memory;  // the memory of the result, which may outlive the owner
 };
 
@@ -95,6 +98,7 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor expert_statistics() const override;
   void reset_statistics() override;
   int64_t bytes() const override;
+  void learn_dead() override;
 
  private:
   struct Dispatch {
@@ -119,6 +123,8 @@ class CudaLowLatency final : public LowLatency::State {
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
   LowLatencyCombineOutput output_of(const Return& rows) { return {rows.out, rows.event}; }
   Return begin_combine(const Combine& call);
+  // The call as the launch that settles it needs it: what is noted once is left out.
+  static auto to_settle(auto call);
   void launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream);
   void launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream);
   // `started` is a Dispatch or a Return.
@@ -142,7 +148,8 @@ class CudaLowLatency final : public LowLatency::State {
   std::array<Place, 2> places_;
   std::vector<Tensor> outgrown_;
   int64_t calls_ = 0;
-  uint32_t num_given_up_ = 0;         // how often a rank was excluded
+  std::vector<bool> given_up_;        // the ranks that were excluded by set_dead
+  uint32_t num_given_up_ = 0;         // how often a rank was
   uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
   int num_blocks_ = 0;
   int64_t dispatch_shared_ = 0;
@@ -159,7 +166,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
       window_(g.make_window("low latency window", layout_.bytes())),
       record_(sizeof(FaultRecord), device_.index),
       device_state_(Tensor::zeros({sizeof(LowLatencyDeviceState)}, DType::kU8, device_)),
-      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
+      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)),
+      given_up_(static_cast<size_t>(g.size())) {
   const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     words.data<int32_t>()[e] =
@@ -227,7 +235,19 @@ void CudaLowLatency::expect_here(const Stream& stream) const {
   });
 }
 
+// A kernel of this rank may have excluded ranks since the last time.
+void CudaLowLatency::learn_dead() {
+  const auto* record = record_.host_as<volatile FaultRecord>();
+  for (int r = 0; options.excludes_missing && r < group.size(); ++r) {
+    if (record->excluded[r] != 0 && !is_dead(r)) {
+      group.set_dead(r, true);
+      dead[static_cast<size_t>(r)] = true;
+    }
+  }
+}
+
 void CudaLowLatency::resume(const Stream& stream) {
+  learn_dead();
   if (num_given_up_ != num_given_up_agreed_) {
     if (comm::may_go_on(record_.host_as<volatile FaultRecord>()->fault, dead_mask())) {
       comm::launch_low_latency_resume(make_call(0), num_given_up_, device_.index,
@@ -252,7 +272,9 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
     call.signals.windows[r] = window_->peer(r);
   }
   call.signals.abort_at = layout_.abort_at(0);
-  call.signals.dead = &call.state->dead;
+  call.signals.exclusions = &call.state->exclusions;
+  call.signals.excludes_missing = options.excludes_missing;
+  call.signals.beats_at = layout_.beat_at(0);
   call.num_experts = static_cast<int>(placement.num_experts());
   call.num_local = static_cast<int>(num_local());
   call.placement = reinterpret_cast<const uint32_t*>(placement_words_.raw());
@@ -410,9 +432,18 @@ void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, cons
                                           device_.index, stream.native_handle()});
 }
 
+auto CudaLowLatency::to_settle(auto call) {
+  call.call.phases = comm::kReceivePhase | comm::kSettlePhase;
+  call.wait_us = nullptr;
+  return call;
+}
+
 void CudaLowLatency::launch(auto& started, int phases, const Stream& stream) {
   started.call.call.phases = phases;
   launch_kernel(started.call, stream);
+  if (options.excludes_missing && (phases & comm::kReceivePhase) != 0) {
+    launch_kernel(to_settle(started.call), stream);
+  }
   last_stream_ = stream;
   if (started.records_event && (phases & comm::kReceivePhase) != 0) {
     started.event = stream.record();
@@ -454,7 +485,9 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   const CudaHandle* own = &own_handle(handle);
   expect_combine(input, own->num_tokens, own->num_rows, out);
   expect_here(stream);
+  learn_dead();
   check();
+  expect_combined_once(own->is_combined);
   stream.wait(input.previous);
   Return rows{{}, own->shared_from_this(), input, out, input.records_event, {}};
   comm::LowLatencyCombineCall& call = rows.call;
@@ -485,15 +518,19 @@ comm::RankMask CudaLowLatency::dead_mask() const {
 }
 
 void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
+  learn_dead();
   group.set_dead(rank, is_dead_now);
-  num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
+  num_given_up_ += is_dead_now && !given_up_[static_cast<size_t>(rank)] ? 1u : 0u;
+  given_up_[static_cast<size_t>(rank)] = is_dead_now;
   dead[static_cast<size_t>(rank)] = is_dead_now;
+  record_.host_as<volatile FaultRecord>()->excluded[rank] = 0;
   if (!is_dead_now) {  // forget the fault that it may have told while it was excluded
     cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
   }
   const comm::RankMask mask = dead_mask();
-  cuda::copy_now(device_state_.bytes() + offsetof(LowLatencyDeviceState, dead), &mask, sizeof(mask),
-                 device_.index);
+  constexpr size_t kMask =
+      offsetof(LowLatencyDeviceState, exclusions) + offsetof(comm::Exclusions, dead);
+  cuda::copy_now(device_state_.bytes() + kMask, &mask, sizeof(mask), device_.index);
 }
 
 TransportStatistics CudaLowLatency::statistics() const {

@@ -80,22 +80,27 @@ __device__ __forceinline__ uint16_t load_word(const uint16_t* from) {
   return *from;
 }
 
-// One warp awaits a word for each of its lanes below `num`.  Returns false when the kernel must
-// end.
-__device__ __forceinline__ bool await_lanes(const SignalContext& signals,
-                                            SignalOp op,
-                                            uint32_t epoch,
-                                            int num,
-                                            int peer,
-                                            const uint64_t* word,
-                                            uint64_t* seen) {
-  bool ok = true;
-  if (lane_id() < num) {
-    ok = await_signal(signals, op, epoch, peer, word, seen);
+// What the lanes of a warp have come to: kHere only if all have, kFailed if any has.
+__device__ __forceinline__ Awaited agree(Awaited own) {
+  const bool all_here = __all_sync(kAllLanes, own == Awaited::kHere) != 0;
+  __syncwarp();  // what each lane has acquired is visible to all
+  if (all_here) {
+    return Awaited::kHere;
   }
-  ok = __all_sync(kAllLanes, ok) != 0;
-  __syncwarp();  // what one lane has acquired is visible to all
-  return ok;
+  return __any_sync(kAllLanes, own == Awaited::kFailed) != 0 ? Awaited::kFailed
+                                                             : Awaited::kExcluded;
+}
+
+// One warp awaits a word for each of its lanes below `num`.
+__device__ __forceinline__ Awaited await_lanes(const SignalContext& signals,
+                                               SignalOp op,
+                                               uint32_t epoch,
+                                               int num,
+                                               int peer,
+                                               const uint64_t* word,
+                                               uint64_t* seen) {
+  return agree(lane_id() < num ? await_peer<true>(signals, op, epoch, peer, word, seen)
+                               : Awaited::kHere);
 }
 
 // One warp: the nanoseconds from `begin_ns` until the lane's word has come, for each lane that
@@ -109,12 +114,16 @@ __device__ inline uint64_t time_until_here(const SignalContext& signals,
   uint64_t elapsed = 0;
   uint64_t now = ptx::globaltimer();
   const uint64_t start = now;
+  Patience patience{now};
   do {
     if (awaits && has_reached(signal_epoch(ptx::ld_acquire_sys(word)), epoch)) {
       elapsed = now - begin_ns;
       awaits = false;
     }
     now = ptx::globaltimer();
+    if (signals.excludes_missing && lane_id() == 0) {
+      patience.tell(signals, signals.rank, now);
+    }
   } while (__any_sync(kAllLanes, awaits && now - start < signals.timeout_ns) != 0 &&
            !is_aborted(signals));
   return elapsed;
@@ -144,11 +153,31 @@ struct CallBlock {
   // One thread calls it.
   __device__ void begin(const LowLatencyCall& call, uint32_t number) {
     epoch = number;
-    dead = call.state->dead;
+    dead = call.state->exclusions.dead;
     has_failed = is_aborted(call.signals);
     begin_ns = ptx::globaltimer();
   }
 };
+
+// The whole block of a launch that may only have to settle finds out whether there is nothing to
+// do.
+__device__ __forceinline__ bool is_settled(const LowLatencyCall& call) {
+  if ((call.phases & kSettlePhase) == 0) {
+    return false;
+  }
+  __shared__ bool is_unsettled;
+  if (threadIdx.x == 0) {
+    volatile uint32_t* flag = &call.state->exclusions.is_unsettled;
+    is_unsettled = *flag != 0;
+    __threadfence();
+    // A block that arrives here has read the flag; the last block clears it.
+    if (atomicInc(&call.state->settling, gridDim.x - 1) == gridDim.x - 1) {
+      *flag = 0;
+    }
+  }
+  __syncthreads();
+  return !is_unsettled;
+}
 
 template <typename Args>
 void launch_call(void (*kernel)(Args),

@@ -50,12 +50,12 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       const uint32_t epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
       const int bank = bank_of(epoch);
       if (epoch > 2) {
-        tell_unpacked(call, call.state->dead, bank, make_signal(epoch - 2, 0));
+        tell_unpacked(call, call.state->exclusions.dead, bank, make_signal(epoch - 2, 0));
         if (lane_id() == 0) {  // otherwise the next call would take it back
           call.state->unpacked[bank] = make_signal(epoch - 2, 0);
         }
       }
-      tell_unpacked(call, call.state->dead, 1 - bank, call.state->unpacked[1 - bank]);
+      tell_unpacked(call, call.state->exclusions.dead, 1 - bank, call.state->unpacked[1 - bank]);
     }
     if (!begin_send<kWords>(args, block, shared)) {
       return;
@@ -72,6 +72,9 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       }
     }
   } else {
+    if (is_settled(call)) {
+      return;
+    }
     if (threadIdx.x == 0) {
       block.begin(args, call.state->place_epoch[call.place]);
     }

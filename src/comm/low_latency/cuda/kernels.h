@@ -21,11 +21,14 @@ namespace moebius::comm {
 
 // The state of an object on a rank, in device memory, zero at first.
 struct LowLatencyDeviceState {
-  uint32_t epoch;           // the number of the latest dispatch
-  uint32_t arrived;         // blocks that have read `epoch` in the running dispatch
-  RankMask dead;            // the excluded ranks
+  uint32_t epoch;    // the number of the latest dispatch
+  uint32_t arrived;  // blocks that have read `epoch` in the running dispatch
+  Exclusions exclusions;
   uint64_t unpacked[2];     // by bank: signal {epoch, 0} of the latest call that was received
   uint32_t place_epoch[2];  // by place: the epoch of its call
+  uint32_t combined[2];     // by place: the epoch of the call that was combined last
+  uint32_t combining;       // blocks of the running combine that have read `combined`
+  uint32_t settling;        // blocks of the running launch that have read `is_unsettled`
   uint64_t selections;      // these two are for TransportStatistics
   uint64_t copies;
   uint64_t waited;                  // blocks of the running combine that have noted their waits
@@ -37,7 +40,11 @@ struct LowLatencyDeviceState {
 inline constexpr int kLowLatencyThreads = 1024;
 inline constexpr int kLowLatencySendWarps = kLowLatencyThreads / 32 / 2;
 
-enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2 };
+// A launch with kSettlePhase follows that of a receive half, where missing ranks are excluded.  It
+// receives anew, if a rank was excluded since the last time, and does nothing otherwise.  So
+// results have all rows of a rank, or none: until then some warps may have found rows that others
+// missed.
+enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2, kSettlePhase = 4 };
 
 struct LowLatencyCall {
   SignalContext signals;

@@ -32,7 +32,8 @@ class CudaNodesLowLatency;
 struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesHandle> {
   const CudaNodesLowLatency* owner = nullptr;
   int64_t num_tokens = 0;
-  int64_t num_rows = 0;                // of an expert in the outputs
+  int64_t num_rows = 0;  // of an expert in the outputs
+  mutable bool is_combined = false;
   Mailboxes boxes;                     // of this call
   std::vector<int64_t> selections_to;  // [R]: selections of this rank's tokens
   Tensor received;                     // u8: the mailboxes of all ranks
@@ -305,6 +306,7 @@ Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combin
   const Mailboxes& boxes = own->boxes;
   expect_combine(input, own->num_tokens, own->num_rows, out);
   check();
+  expect_combined_once(own->is_combined);
   last_stream_ = stream;
   stream.wait(input.previous);
   const int num_ranks = group.size();

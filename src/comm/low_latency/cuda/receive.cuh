@@ -21,15 +21,15 @@ __device__ inline bool find_bases(const Args& args,
   for (int first = 0; first < num_ranks; first += 32) {
     const int source = first + lane_id();
     int32_t count = 0;
-    bool ok = true;
+    Awaited got = Awaited::kHere;
     if (source < num_ranks && !block.dead.has(source)) {
       uint64_t seen = 0;
-      ok = await_signal(args.signals(), kOp, block.epoch, source,
-                        word_at(call.window(call.rank()), call.layout.count_at(bank, l, source)),
-                        &seen);
-      count = static_cast<int32_t>(signal_value(seen));
+      got = await_peer<true>(
+          args.signals(), kOp, block.epoch, source,
+          word_at(call.window(call.rank()), call.layout.count_at(bank, l, source)), &seen);
+      count = got == Awaited::kHere ? static_cast<int32_t>(signal_value(seen)) : 0;
     }
-    if (!__all_sync(kAllLanes, ok)) {
+    if (!__all_sync(kAllLanes, got != Awaited::kFailed)) {
       return false;
     }
     int32_t sum = count;
@@ -50,10 +50,12 @@ __device__ inline bool find_bases(const Args& args,
   if (blockIdx.x == 0 && lane_id() == 0) {
     // Only a fault kNoRoom makes it more.
     total = min(total, static_cast<int32_t>(args.dispatch.max_rows()));
+    const bool is_again = (call.phases & kSettlePhase) != 0;
+    const int32_t more = total - (is_again ? args.dispatch.out_count[l] : 0);
     args.dispatch.out_count[l] = total;
-    args.dispatch.expert_rows[l] += total;
+    args.dispatch.expert_rows[l] += more;
     if (args.dispatch.received != nullptr) {
-      args.dispatch.received[l] += total;
+      args.dispatch.received[l] += more;
     }
   }
   return true;
@@ -83,10 +85,14 @@ __device__ inline bool find_num_messages(const Args& args,
     int32_t n = 0;
     if (!block.dead.has(source)) {
       uint64_t seen = 0;
-      ok = ok && await_signal(args.signals(), kOp, block.epoch, source, word_of(source), &seen);
-      n = static_cast<int32_t>(pair_second(signal_value(seen)));
+      const Awaited got =
+          ok ? await_peer<true>(args.signals(), kOp, block.epoch, source, word_of(source), &seen)
+             : Awaited::kFailed;
+      const bool is_here = got == Awaited::kHere;
+      ok = got != Awaited::kFailed;
+      n = is_here ? static_cast<int32_t>(pair_second(signal_value(seen))) : 0;
       const uint32_t room = pair_first(signal_value(seen));
-      if (ok && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
+      if (is_here && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
         raise_fault(args.signals(),
                     {FaultReason::kRoomMismatch, kOp, static_cast<uint8_t>(call.rank()),
                      static_cast<uint8_t>(source), block.epoch},
@@ -188,7 +194,8 @@ __device__ inline void store_scale_columns(
   }
 }
 
-// One warp moves a part of a message to the rows of its experts.
+// One warp moves a part of a message to the rows of its experts.  Returns false when the kernel
+// must end.
 template <typename Part>
 __device__ bool receive_part(
     const Args& args, const Block& block, const Pointers& shared, int source, int slot, int part) {
@@ -200,8 +207,10 @@ __device__ bool receive_part(
   std::byte* window = call.window(call.rank());
   const uint64_t* header = word_at(window, layout.header_at(bank, source, slot, 0));
   uint64_t word = 0;
-  if (!await_lanes(args.signals(), kOp, block.epoch, topk, source, header + lane_id(), &word)) {
-    return false;
+  Awaited got =
+      await_lanes(args.signals(), kOp, block.epoch, topk, source, header + lane_id(), &word);
+  if (got != Awaited::kHere) {
+    return got == Awaited::kExcluded;
   }
   bool is_here = lane_id() < topk && signal_value(word) != kNotHere;
   int64_t row = 0;
@@ -216,9 +225,9 @@ __device__ bool receive_part(
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {
     uint64_t own = 0;
-    if (!await_lanes(args.signals(), kOp, block.epoch, 2, source, header + topk + lane_id(),
-                     &own)) {
-      return false;
+    got = await_lanes(args.signals(), kOp, block.epoch, 2, source, header + topk + lane_id(), &own);
+    if (got != Awaited::kHere) {
+      return got == Awaited::kExcluded;
     }
     const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 0));
     const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 1));
@@ -235,9 +244,10 @@ __device__ bool receive_part(
     }
   }
   uint64_t seen = 0;
-  if (!await_lanes(args.signals(), kOp, block.epoch, 1, source,
-                   word_at(window, layout.row_flag_at(bank, source, slot, part)), &seen)) {
-    return false;
+  got = await_lanes(args.signals(), kOp, block.epoch, 1, source,
+                    word_at(window, layout.row_flag_at(bank, source, slot, part)), &seen);
+  if (got != Awaited::kHere) {
+    return got == Awaited::kExcluded;
   }
   const std::byte* message = window + layout.message_at(bank, source, slot);
   const int element_bytes = Part::kIsCast ? 1 : layout.element_bytes;

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     resume_kernel(const __grid_constant__ LowLatencyCall call, uint32_t number) {
   const auto peer = static_cast<int>(threadIdx.x);
   const uint32_t epoch = call.state->epoch;
-  const bool is_live = peer < call.layout.num_ranks && !call.state->dead.has(peer);
+  const bool is_live = peer < call.layout.num_ranks && !call.state->exclusions.dead.has(peer);
   uint64_t seen = make_signal(number, epoch);
   bool has_come = true;
   if (is_live) {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
   }
   if (peer < call.layout.num_ranks) {
     uint64_t* word = word_at(call.window(call.rank()), call.layout.abort_at(peer));
-    if (may_go_on(ptx::ld_relaxed_sys(word), call.state->dead)) {
+    if (may_go_on(ptx::ld_relaxed_sys(word), call.state->exclusions.dead)) {
       ptx::st_relaxed_sys(word, 0);
     }
   }
@@ -65,6 +65,8 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     // A kernel that failed may have left these between two blocks.
     call.state->arrived = 0;
     call.state->waited = 0;
+    call.state->combining = 0;
+    call.state->settling = 0;
     ptx::st_relaxed_sys(&call.signals.record->seen, 0);
     ptx::st_relaxed_sys(&call.signals.record->fault, 0);
   }

@@ -19,20 +19,41 @@ struct Args {
 
 using Block = CallBlock;
 
+// One thread: returns whether the dispatch was combined before, and tells all ranks so.  Why
+// kernels look, too: a graph that was captured with one combine may be replayed.
+__device__ __forceinline__ bool is_combined_again(const LowLatencyCall& call, uint32_t epoch) {
+  if ((call.phases & kSendPhase) == 0 || call.state->combined[call.place] != epoch) {
+    return false;
+  }
+  const auto self = static_cast<uint8_t>(call.rank());
+  raise_fault(call.signals, {FaultReason::kCombinedTwice, kOp, self, self, epoch}, 0);
+  return true;
+}
+
 // Begins a block.  Where the call sends, a warp tells first which messages of both banks have been
 // unpacked.  All threads call it; returns false when the kernel must end.
 __device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
   const LowLatencyCall& call = args.combine.call;
+  if (is_settled(call)) {
+    return false;
+  }
   if (threadIdx.x == 0) {
     block.begin(call, call.state->place_epoch[call.place]);
+    block.has_failed = block.has_failed || is_combined_again(call, block.epoch);
   }
   __syncthreads();
   if (block.has_failed) {
     return false;
   }
-  if ((call.phases & kSendPhase) != 0 && blockIdx.x == 0 && warp_id() == kWarps - 1) {
-    tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
-    tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
+  if ((call.phases & kSendPhase) != 0 && warp_id() == kWarps - 1) {
+    if (blockIdx.x == 0) {
+      tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
+      tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
+    }
+    // A block that arrives here has read `combined`; the last block advances it.
+    if (lane_id() == 0 && atomicInc(&call.state->combining, gridDim.x - 1) == gridDim.x - 1) {
+      call.state->combined[call.place] = block.epoch;
+    }
   }
   return true;
 }
@@ -194,15 +215,15 @@ __device__ bool send_sums(SendCursor at) {
   const int64_t row_bytes = int64_t{layout.hidden} * layout.element_bytes;
   const int bank = bank_of(at.block.epoch);
   for (; at.is_valid(); at.next_message()) {
-    bool ok = true;
+    Awaited got = Awaited::kHere;
     uint64_t seen = 0;
     if (at.row >= 0) {
       const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
-      ok = await_signal(
+      got = await_peer<true>(
           args.signals(), kOp, at.block.epoch, at.source,
           word_at(call.window(call.rank()), layout.weight_at(bank, at.source, selection)), &seen);
     }
-    if (__all_sync(kAllLanes, ok) == 0) {
+    if (__all_sync(kAllLanes, got != Awaited::kFailed) == 0) {
       return false;
     }
     const float weight = __uint_as_float(signal_value(seen));

@@ -57,10 +57,10 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     bool ok = true;
     for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
       uint64_t seen = 0;
-      ok = ok && (block.dead.has(r) ||
-                  await_signal(args.signals(), kOp, block.epoch - 2, r,
-                               word_at(call.window(call.rank()), call.layout.unpacked_at(bank, r)),
-                               &seen));
+      ok = ok && (block.dead.has(r) || await_peer<true>(args.signals(), kOp, block.epoch - 2, r,
+                                                        word_at(call.window(call.rank()),
+                                                                call.layout.unpacked_at(bank, r)),
+                                                        &seen) != Awaited::kFailed);
     }
     if (!ok) {
       block.has_failed = true;

@@ -15,6 +15,7 @@
 //   unpacked     u64 [2 banks, R]
 //   resumed      u64 [R]
 //   abort        u64 [R]
+//   beats        u64 [R]: when each rank last told that it waits (signals.cuh)
 //
 // Every u64 is a signal {epoch | value} (signals.h).  The bank is the parity of the epoch.  Words
 // whose value says all (headers, counts, num messages, weights) are stored without order; a flag is
@@ -149,7 +150,10 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t abort_at(int author) const {
     return 2 * bank_bytes + 8 * (3 * num_ranks + author);
   }
-  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(abort_at(num_ranks)); }
+  MOEBIUS_HOST_DEVICE constexpr int64_t beat_at(int author) const {
+    return 2 * bank_bytes + 8 * (4 * num_ranks + author);
+  }
+  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(beat_at(num_ranks)); }
 };
 
 // The shared memory of a block of dispatch, as byte offsets.
