@@ -123,64 +123,40 @@ __device__ __forceinline__ uint64_t* beat_word(const SignalContext& context, int
   return reinterpret_cast<uint64_t*>(context.windows[owner] + context.beats_at) + rank;
 }
 
-// How long a wait may last yet, where missing ranks are excluded.
-struct Patience {
-  uint64_t start;
-  uint64_t beat = 0;   // what the peer has told last
-  uint32_t times = 0;  // how often the deadline has begun anew
+// Every quarter of the timeout, one thread that waits since `start` tells all live ranks so, also
+// its own, whose blocks wait for each other.
+__device__ inline void tell_of_wait(const SignalContext& context, uint64_t start, uint64_t now) {
+  const uint64_t quarter = context.timeout_ns / 4;
+  unsigned long long* last = &context.exclusions->beat_ns;
+  const unsigned long long told = *reinterpret_cast<volatile unsigned long long*>(last);
+  if (now - start < quarter || now - told < quarter || atomicCAS(last, told, now) != told) {
+    return;
+  }
+  for (int r = 0; r < context.num_ranks; ++r) {
+    if (!is_dead(context, r)) {
+      ptx::st_relaxed_sys(beat_word(context, r, context.rank), now);
+    }
+  }
+}
 
-  // Every quarter of the timeout, one thread tells all live ranks that this rank waits.
-  __device__ void tell(const SignalContext& context, int peer, uint64_t now) {
-    const uint64_t quarter = context.timeout_ns / 4;
-    if (times == 0 && beat == 0) {
-      beat = ptx::ld_relaxed_sys(beat_word(context, context.rank, peer));
-    }
-    unsigned long long* last = &context.exclusions->beat_ns;
-    const unsigned long long told = *reinterpret_cast<volatile unsigned long long*>(last);
-    if (now - start < quarter || now - told < quarter || atomicCAS(last, told, now) != told) {
-      return;
-    }
-    for (int r = 0; r < context.num_ranks; ++r) {  // also itself, whose blocks wait for each other
-      if (!is_dead(context, r)) {
-        ptx::st_relaxed_sys(beat_word(context, r, context.rank), now);
-      }
-    }
+// Returns whether a wait for the peer has passed its deadline, which begins anew when the peer
+// tells that it waits, too.  It ends after four timeouts, since ranks may wait for each other.
+__device__ inline bool is_overdue(const SignalContext& context,
+                                  int peer,
+                                  uint64_t start,
+                                  uint64_t now) {
+  // The peer has a clock of its own, so what counts is when a new word of its was seen.
+  HeardBeat& heard = context.exclusions->heard[peer];
+  volatile uint64_t* word = &heard.word;
+  volatile uint64_t* when = &heard.when_ns;
+  const uint64_t latest = ptx::ld_relaxed_sys(beat_word(context, context.rank, peer));
+  if (latest != *word) {
+    *when = now;
+    *word = latest;
   }
-  // Returns whether the peer has told since the last time that it waits, too.  Its deadline then
-  // begins anew, three times at most: ranks that wait for each other must end.
-  __device__ bool is_renewed(const SignalContext& context, int peer, uint64_t now) {
-    const uint64_t latest = ptx::ld_relaxed_sys(beat_word(context, context.rank, peer));
-    if (latest == beat || times == 3) {
-      return false;
-    }
-    beat = latest;
-    start = now;
-    ++times;
-    return true;
-  }
-};
-
-// The slow part of a wait where missing ranks are excluded; kHere: it goes on.
-__device__ inline Awaited look_around(const SignalContext& context,
-                                      const Fault& fault,
-                                      uint64_t seen,
-                                      Patience& patience) {
-  const int peer = fault.guilty;
-  const uint64_t word = ptx::ld_relaxed_sys(context.exclusions->dead.words + peer / 64);
-  if ((word >> peer % 64 & 1) != 0) {
-    return Awaited::kExcluded;
-  }
-  const uint64_t now = ptx::globaltimer();
-  patience.tell(context, peer, now);
-  if (now - patience.start <= context.timeout_ns || patience.is_renewed(context, peer, now)) {
-    return Awaited::kHere;
-  }
-  if (peer == context.rank) {  // other blocks of this rank never came
-    raise_fault(context, fault, seen);
-    return Awaited::kFailed;
-  }
-  exclude(context, fault);
-  return Awaited::kExcluded;
+  const uint64_t waited = now - start;
+  return waited > context.timeout_ns &&
+         (now - *when > context.timeout_ns || waited > 4 * context.timeout_ns);
 }
 
 // Returns whether a wait must end, though its deadline has not passed.
@@ -197,6 +173,50 @@ __device__ inline bool must_end(const SignalContext& context, const Fault& fault
     return true;
   }
   return false;
+}
+
+__device__ inline Fault expired_fault(const SignalContext& context,
+                                      SignalOp op,
+                                      uint32_t epoch,
+                                      int peer) {
+  return {FaultReason::kExpired, op, static_cast<uint8_t>(context.rank), static_cast<uint8_t>(peer),
+          epoch};
+}
+
+// The slow part of a wait of low latency; kHere: it goes on.  Why it is a function of its own: its
+// kernels have 64 registers per thread, none of which it may cost.
+__device__ __noinline__ inline Awaited look_around(const SignalContext& context,
+                                                   SignalOp op,
+                                                   uint32_t epoch,
+                                                   int peer,
+                                                   uint64_t seen,
+                                                   uint64_t start,
+                                                   uint32_t polls) {
+  const Fault fault = expired_fault(context, op, epoch, peer);
+  if (must_end(context, fault, polls)) {
+    return Awaited::kFailed;
+  }
+  const uint64_t now = ptx::globaltimer();
+  if (!context.excludes_missing) {
+    if (now - start <= context.timeout_ns) {
+      return Awaited::kHere;
+    }
+  } else {
+    const uint64_t word = ptx::ld_relaxed_sys(context.exclusions->dead.words + peer / 64);
+    if ((word >> peer % 64 & 1) != 0) {
+      return Awaited::kExcluded;
+    }
+    tell_of_wait(context, start, now);
+    if (!is_overdue(context, peer, start, now)) {
+      return Awaited::kHere;
+    }
+    if (peer != context.rank) {  // otherwise blocks of this rank never came
+      exclude(context, fault);
+      return Awaited::kExcluded;
+    }
+  }
+  raise_fault(context, fault, seen);
+  return Awaited::kFailed;
 }
 
 // One thread waits until the signal has reached `epoch`, and stores its value to *seen.  When this
@@ -218,13 +238,7 @@ __device__ inline Awaited await_peer(const SignalContext& context,
   if (has_just_reached(signal_epoch(*seen), epoch)) {
     return Awaited::kHere;
   }
-  Fault fault;
-  fault.reason = FaultReason::kExpired;
-  fault.op = op;
-  fault.author = static_cast<uint8_t>(context.rank);
-  fault.guilty = static_cast<uint8_t>(peer);
-  fault.epoch = epoch;
-  Patience patience{ptx::globaltimer()};
+  const uint64_t start = ptx::globaltimer();
   for (uint32_t polls = 1;; ++polls) {
     *seen = ptx::ld_acquire_sys(signal);
     if (has_just_reached(signal_epoch(*seen), epoch)) {
@@ -233,16 +247,20 @@ __device__ inline Awaited await_peer(const SignalContext& context,
     if (polls % 64 != 0) {
       continue;
     }
-    if (must_end(context, fault, polls)) {
-      return Awaited::kFailed;
-    }
-    if (kMayExclude && context.excludes_missing) {
-      if (const Awaited now = look_around(context, fault, *seen, patience); now != Awaited::kHere) {
+    if constexpr (kMayExclude) {
+      const Awaited now = look_around(context, op, epoch, peer, *seen, start, polls);
+      if (now != Awaited::kHere) {
         return now;
       }
-    } else if (ptx::globaltimer() - patience.start > context.timeout_ns) {
-      raise_fault(context, fault, *seen);
-      return Awaited::kFailed;
+    } else {
+      const Fault fault = expired_fault(context, op, epoch, peer);
+      if (must_end(context, fault, polls)) {
+        return Awaited::kFailed;
+      }
+      if (ptx::globaltimer() - start > context.timeout_ns) {
+        raise_fault(context, fault, *seen);
+        return Awaited::kFailed;
+      }
     }
   }
 }

@@ -111,12 +111,19 @@ struct FaultRecord {
   uint8_t excluded[kMaxCudaRanks];  // 1: kernels of this rank have excluded the rank
 };
 
+// What a rank has told last of its waits, and when this rank has seen that.
+struct HeardBeat {
+  uint64_t word;
+  uint64_t when_ns;
+};
+
 // The excluded ranks of a rank, in its device memory.
 struct Exclusions {
   RankMask dead;
   uint32_t is_unsettled;  // a wait has excluded a rank since results were last settled
   uint32_t reserved;
   unsigned long long beat_ns;  // when this rank last told that it waits
+  HeardBeat heard[kMaxCudaRanks];
 };
 
 // The arguments of a kernel that waits and aborts need.  All pointers are device addresses.

@@ -67,8 +67,9 @@ struct ExcludingRank {
     return up(run_experts(p, rank, received));
   }
   void combine(const LowLatencyDispatchOutput& rows) {
-    transport.combine({results(rows), ids, weights}, *rows.handle, stream, out);
-    stream.synchronize();
+    const Tensor y = results(rows);
+    transport.combine({y, ids, weights}, *rows.handle, stream, out);
+    stream.synchronize();  // y must live until the kernel has read it
     transport.check();
   }
   void expect_sums(const std::set<int>& dead) const {

@@ -61,10 +61,8 @@ __device__ __forceinline__ bool await_rows(
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));
       const bool is_coded = combine.coding != LowLatencyCoding::kNone;
-      raise_fault(args.signals(),
-                  {FaultReason::kMismatch, kOp, static_cast<uint8_t>(call.rank()),
-                   static_cast<uint8_t>(rank), block.epoch},
-                  make_signal(is_coded ? plain : coded, is_coded ? coded : plain));
+      tell_fault(args.signals(), FaultReason::kMismatch, kOp, rank, block.epoch,
+                 make_signal(is_coded ? plain : coded, is_coded ? coded : plain));
       got = Awaited::kFailed;
     }
   }

@@ -103,6 +103,21 @@ __device__ __forceinline__ Awaited await_lanes(const SignalContext& signals,
                                : Awaited::kHere);
 }
 
+// These are rare, and functions of their own, as look_around() is.
+__device__ __noinline__ inline bool is_call_aborted(const SignalContext& signals) {
+  return is_aborted(signals);
+}
+__device__ __noinline__ inline void tell_fault(const SignalContext& signals,
+                                               FaultReason reason,
+                                               SignalOp op,
+                                               int guilty,
+                                               uint32_t epoch,
+                                               uint64_t seen) {
+  raise_fault(signals,
+              {reason, op, static_cast<uint8_t>(signals.rank), static_cast<uint8_t>(guilty), epoch},
+              seen);
+}
+
 // One warp: the nanoseconds from `begin_ns` until the lane's word has come, for each lane that
 // awaits one.  Why it polls all of them together: lanes that wait one by one end at the same time.
 // What has failed or is late is left to await_signal.
@@ -114,7 +129,6 @@ __device__ inline uint64_t time_until_here(const SignalContext& signals,
   uint64_t elapsed = 0;
   uint64_t now = ptx::globaltimer();
   const uint64_t start = now;
-  Patience patience{now};
   do {
     if (awaits && has_reached(signal_epoch(ptx::ld_acquire_sys(word)), epoch)) {
       elapsed = now - begin_ns;
@@ -122,10 +136,10 @@ __device__ inline uint64_t time_until_here(const SignalContext& signals,
     }
     now = ptx::globaltimer();
     if (signals.excludes_missing && lane_id() == 0) {
-      patience.tell(signals, signals.rank, now);
+      tell_of_wait(signals, start, now);
     }
   } while (__any_sync(kAllLanes, awaits && now - start < signals.timeout_ns) != 0 &&
-           !is_aborted(signals));
+           !is_call_aborted(signals));
   return elapsed;
 }
 
@@ -154,8 +168,19 @@ struct CallBlock {
   __device__ void begin(const LowLatencyCall& call, uint32_t number) {
     epoch = number;
     dead = call.state->exclusions.dead;
-    has_failed = is_aborted(call.signals);
     begin_ns = ptx::globaltimer();
+  }
+  // The last warp calls it.
+  __device__ void note_abort(const LowLatencyCall& call) {
+    const uint64_t* words = call.signals.abort_words(call.rank());
+    uint64_t any = 0;
+    for (int author = lane_id(); author < call.layout.num_ranks; author += 32) {
+      any |= ptx::ld_relaxed_sys(words + author);
+    }
+    any = __any_sync(kAllLanes, any != 0);
+    if (lane_id() == 0) {
+      has_failed = any != 0 && is_call_aborted(call.signals);
+    }
   }
 };
 

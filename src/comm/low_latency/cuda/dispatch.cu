@@ -78,6 +78,9 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     if (threadIdx.x == 0) {
       block.begin(args, call.state->place_epoch[call.place]);
     }
+    if (warp_id() == kWarps - 1) {
+      block.note_abort(call);
+    }
     __syncthreads();
     if (block.has_failed) {
       return;

@@ -93,10 +93,8 @@ __device__ inline bool find_num_messages(const Args& args,
       n = is_here ? static_cast<int32_t>(pair_second(signal_value(seen))) : 0;
       const uint32_t room = pair_first(signal_value(seen));
       if (is_here && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
-        raise_fault(args.signals(),
-                    {FaultReason::kRoomMismatch, kOp, static_cast<uint8_t>(call.rank()),
-                     static_cast<uint8_t>(source), block.epoch},
-                    make_signal(room, static_cast<uint32_t>(args.dispatch.max_tokens)));
+        tell_fault(args.signals(), FaultReason::kRoomMismatch, kOp, source, block.epoch,
+                   make_signal(room, static_cast<uint32_t>(args.dispatch.max_tokens)));
         ok = false;
       }
     }

@@ -25,8 +25,7 @@ __device__ __forceinline__ bool is_combined_again(const LowLatencyCall& call, ui
   if ((call.phases & kSendPhase) == 0 || call.state->combined[call.place] != epoch) {
     return false;
   }
-  const auto self = static_cast<uint8_t>(call.rank());
-  raise_fault(call.signals, {FaultReason::kCombinedTwice, kOp, self, self, epoch}, 0);
+  tell_fault(call.signals, FaultReason::kCombinedTwice, kOp, call.rank(), epoch, 0);
   return true;
 }
 
@@ -39,7 +38,12 @@ __device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
   }
   if (threadIdx.x == 0) {
     block.begin(call, call.state->place_epoch[call.place]);
-    block.has_failed = block.has_failed || is_combined_again(call, block.epoch);
+  }
+  if (warp_id() == kWarps - 1) {
+    block.note_abort(call);
+    if (lane_id() == 0 && is_combined_again(call, call.state->place_epoch[call.place])) {
+      block.has_failed = true;
+    }
   }
   __syncthreads();
   if (block.has_failed) {

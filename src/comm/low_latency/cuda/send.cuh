@@ -30,6 +30,9 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
   if (threadIdx.x == 0) {
     block.begin(args, *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1);
   }
+  if (warp_id() == kWarps - 1) {
+    block.note_abort(call);
+  }
   __syncthreads();
   if (block.has_failed) {
     return false;
@@ -232,9 +235,8 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
       atomicAdd(shared.counts + id, 1);
       ++selections;
     } else if (id != -1) {
-      const auto self = static_cast<uint8_t>(call.rank());
-      raise_fault(
-          args.signals(), {FaultReason::kBadId, kOp, self, self, block.epoch},
+      tell_fault(
+          args.signals(), FaultReason::kBadId, kOp, call.rank(), block.epoch,
           make_signal(static_cast<uint32_t>(i / call.layout.topk), static_cast<uint32_t>(id)));
     }
   }
@@ -248,11 +250,10 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     const auto r = static_cast<int>(pair_first(home));
     if (shared.counts[e] > args.dispatch.max_tokens) {
       // Receivers leave out what they have no room for.
-      const auto self = static_cast<uint8_t>(call.rank());
-      raise_fault(args.signals(), {FaultReason::kNoRoom, kOp, self, self, block.epoch},
-                  make_signal(static_cast<uint32_t>(e),
-                              make_pair(static_cast<uint32_t>(shared.counts[e]),
-                                        static_cast<uint32_t>(args.dispatch.max_tokens))));
+      tell_fault(args.signals(), FaultReason::kNoRoom, kOp, call.rank(), block.epoch,
+                 make_signal(static_cast<uint32_t>(e),
+                             make_pair(static_cast<uint32_t>(shared.counts[e]),
+                                       static_cast<uint32_t>(args.dispatch.max_tokens))));
     }
     if (!block.dead.has(r)) {
       ptx::st_relaxed_sys(
