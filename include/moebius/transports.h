@@ -39,12 +39,13 @@ class Transports {
   std::shared_ptr<LowLatency> low_latency(const ExpertPlacement& placement,
                                           const LowLatencyOptions& options);
 
-  // CPUs: makes window memory ahead.  An object of low_latency() that fits in what is left of it
-  // takes its part, and is then made without a word to other ranks, so that it does not matter if
-  // one is gone by then (LowLatencyOptions::excludes_missing).  LowLatency::size_hint() tells what
-  // an object takes.  Memory that nobody touches costs nothing.  A second call adds a window, and
-  // what is left of the first one is given up.  Collective; all ranks give the same number.
-  // Throws InvalidArgument: bytes < 0; Unsupported: a group of GPUs.
+  // Makes window memory ahead, on one node.  An object of low_latency() that fits in what is left
+  // of it takes its part, and is then made without a word to other ranks, so that it does not
+  // matter if one is gone by then (LowLatencyOptions::excludes_missing).  LowLatency::size_hint()
+  // tells what an object takes.  CPUs: memory that nobody touches costs nothing.  A second call
+  // adds a window, and what is left of the first one is given up.  Collective; all ranks give the
+  // same number. Rank threads of GPUs still wait for each other then.  Throws InvalidArgument:
+  // bytes < 0; Unsupported: ranks on several nodes.
   void reserve_low_latency(int64_t bytes);
 
   Group& group() const;

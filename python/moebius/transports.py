@@ -28,7 +28,7 @@ class Transports(Handle):
         self._handle = create(lib.transports_create, group._get())
 
     def reserve_low_latency(self, nbytes: int) -> None:
-        """Makes window memory ahead, on CPUs.  A LowLatency with these transports that fits in what
+        """Makes window memory ahead, on one node.  A LowLatency with these transports that fits in what
         is left of it is then made without a word to other ranks, so that it does not matter if one
         is gone by then.  LowLatency.size_hint() tells what one takes.  Collective."""
         check(lib.transports_reserve_low_latency(self._get(), nbytes))

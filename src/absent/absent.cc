@@ -186,7 +186,8 @@ int64_t cuda_low_latency_bytes(const LowLatencyOptions&, int, int64_t) {
 
 std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group&,
                                                          ExpertPlacement,
-                                                         const LowLatencyOptions&) {
+                                                         const LowLatencyOptions&,
+                                                         std::unique_ptr<Window>) {
   throw Unsupported("low latency on a GPU: built without CUDA");
 }
 

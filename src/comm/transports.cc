@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transports.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 #include <vector>
 
@@ -92,23 +94,22 @@ std::shared_ptr<LowLatency> Transports::low_latency(const ExpertPlacement& place
         return made->placement() == placement && made->options() == options;
       },
       [&]() -> std::shared_ptr<LowLatency> {
+        std::unique_ptr<Window> window;
         if (state_->reserved) {
-          expect_low_latency(state_->group, placement, options);
-          const auto layout = LowLatencyLayout::make(options, state_->group.size());
-          if (auto window = state_->take_reserved(layout.bytes())) {
-            return std::shared_ptr<LowLatency>(new LowLatency(
-                make_cpu_low_latency(state_->group, placement, options, std::move(window))));
-          }
+          const int64_t bytes = low_latency_window_bytes(state_->group, placement, options);
+          window = state_->take_reserved(bytes);
         }
-        return std::make_shared<LowLatency>(state_->group, placement, options);
+        return std::shared_ptr<LowLatency>(
+            new LowLatency(make_low_latency(state_->group, placement, options, std::move(window))));
       });
 }
 
 void Transports::reserve_low_latency(int64_t bytes) {
   expect_ge(bytes, 0, "bytes to be reserved for low latency");
-  if (state_->group.device().is_cuda()) {
-    throw Unsupported(
-        "memory for low latency is reserved among CPUs only, these ranks are on GPUs");
+  if (state_->group.topology().num_nodes() > 1) {
+    throw Unsupported(fmt::format(
+        "memory for low latency is reserved among the ranks of a node, these are on {} nodes",
+        state_->group.topology().num_nodes()));
   }
   state_->reserved = state_->group.make_window("reserve for low latency", bytes);
   state_->reserved_left = bytes;

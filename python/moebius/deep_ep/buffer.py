@@ -16,6 +16,13 @@ from .ranks import Ranks
 from .tensors import cuda, has_fp8
 
 
+def _device_in_use() -> Any:
+    """torch's current GPU, if this process uses one."""
+    if cuda.is_available() and cuda.is_initialized():
+        return torch.device("cuda", cuda.current_device())
+    return torch.device("cpu")
+
+
 class Buffer(HighThroughputCalls, LowLatencyCalls):
     """Moves rows between the ranks of a group.
 
@@ -59,8 +66,8 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy = explicitly_destroy
         self.enable_shrink = enable_shrink
-        if enable_shrink:
-            self._ranks.on(torch.device("cpu")).reserve_low_latency(num_rdma_bytes)
+        if enable_shrink and self._ranks.num_nodes == 1:
+            self._ranks.on(_device_in_use()).reserve_low_latency(num_rdma_bytes)
 
     def destroy(self) -> None:
         """Gives up what the buffer holds.  Results stay valid; later calls raise InvalidArgument.

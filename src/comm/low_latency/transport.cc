@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
 #include "comm/low_latency/logfmt.h"
@@ -221,6 +224,8 @@ void LowLatency::State::expect_combined_once(bool& is_combined) {
   is_combined = true;
 }
 
+namespace {
+
 void expect_low_latency(const Group& group,
                         const ExpertPlacement& placement,
                         const LowLatencyOptions& options) {
@@ -233,12 +238,34 @@ void expect_low_latency(const Group& group,
   }
 }
 
-LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
+}  // namespace
+
+int64_t low_latency_window_bytes(const Group& group,
+                                 const ExpertPlacement& placement,
+                                 const LowLatencyOptions& options) {
   expect_low_latency(group, placement, options);
-  state_ = group.device().is_cuda()
-               ? make_cuda_low_latency(group, std::move(placement), options)
-               : make_cpu_low_latency(group, std::move(placement), options, nullptr);
+  if (group.device().is_cpu()) {
+    return LowLatencyLayout::make(options, group.size()).bytes();
+  }
+  int64_t most = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    most = std::max(most, placement.num_local(rank));
+  }
+  return cuda_low_latency_bytes(options, group.size(), most);
 }
+
+std::unique_ptr<LowLatency::State> make_low_latency(Group& group,
+                                                    ExpertPlacement placement,
+                                                    const LowLatencyOptions& options,
+                                                    std::unique_ptr<Window> window) {
+  expect_low_latency(group, placement, options);
+  return group.device().is_cuda()
+             ? make_cuda_low_latency(group, std::move(placement), options, std::move(window))
+             : make_cpu_low_latency(group, std::move(placement), options, std::move(window));
+}
+
+LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options)
+    : state_(make_low_latency(group, std::move(placement), options, nullptr)) {}
 
 LowLatency::LowLatency(std::unique_ptr<State> state) : state_(std::move(state)) {}
 

@@ -96,10 +96,17 @@ struct LowLatency::State {
 // Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16
 // or f32.
 void expect_valid(const LowLatencyOptions& options);
-// Throws what the constructor of LowLatency does for these arguments.
-void expect_low_latency(const Group& group,
-                        const ExpertPlacement& placement,
-                        const LowLatencyOptions& options);
+// The bytes of the window that an object with these arguments takes.  Throws what the constructor
+// of LowLatency does.
+int64_t low_latency_window_bytes(const Group& group,
+                                 const ExpertPlacement& placement,
+                                 const LowLatencyOptions& options);
+// `window` has so many zero bytes, and is that of a group on one node; null: the call makes it, and
+// is collective.
+std::unique_ptr<LowLatency::State> make_low_latency(Group& group,
+                                                    ExpertPlacement placement,
+                                                    const LowLatencyOptions& options,
+                                                    std::unique_ptr<Window> window);
 
 // The error of call `call`, whose bank the result of the call before last still holds.
 [[noreturn]] void throw_third_result(int64_t call);

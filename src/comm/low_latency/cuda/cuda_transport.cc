@@ -82,7 +82,10 @@ struct Place {
 
 class CudaLowLatency final : public LowLatency::State {
  public:
-  CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  CudaLowLatency(Group& g,
+                 ExpertPlacement p,
+                 const LowLatencyOptions& o,
+                 std::unique_ptr<Window> given);
   ~CudaLowLatency() override;
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
@@ -140,6 +143,7 @@ class CudaLowLatency final : public LowLatency::State {
 
   Device device_;
   CudaLowLatencyLayout layout_;
+  bool is_reserved_ = false;  // the window was made before
   std::unique_ptr<Window> window_;
   cuda::MappedMemory record_;
   Tensor device_state_;
@@ -159,11 +163,16 @@ class CudaLowLatency final : public LowLatency::State {
   std::optional<Stream> last_stream_;  // the stream of the latest kernel
 };
 
-CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
+CudaLowLatency::CudaLowLatency(Group& g,
+                               ExpertPlacement p,
+                               const LowLatencyOptions& o,
+                               std::unique_ptr<Window> given)
     : State(g, std::move(p), o),
       device_(g.device()),
       layout_(make_layout(o, g.size(), max_local(placement, g.size()))),
-      window_(g.make_window("low latency window", layout_.bytes())),
+      is_reserved_(given != nullptr),
+      window_(is_reserved_ ? std::move(given)
+                           : g.make_window("low latency window", layout_.bytes())),
       record_(sizeof(FaultRecord), device_.index),
       device_state_(Tensor::zeros({sizeof(LowLatencyDeviceState)}, DType::kU8, device_)),
       expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)),
@@ -210,8 +219,11 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
   // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
-  // device.
-  group.barrier("low latency set-up");
+  // device, that is for the work of this process there.  A process does not wait for the work of
+  // others, and so needs no other rank where it has memory already.
+  if (!is_reserved_ || group.shares_address_space()) {
+    group.barrier("low latency set-up");
+  }
 }
 
 CudaLowLatency::~CudaLowLatency() {
@@ -579,11 +591,12 @@ int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, 
 
 std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
                                                          ExpertPlacement placement,
-                                                         const LowLatencyOptions& options) {
+                                                         const LowLatencyOptions& options,
+                                                         std::unique_ptr<Window> window) {
   if (group.topology().num_nodes() > 1) {
     return make_cuda_nodes_low_latency(group, std::move(placement), options);
   }
-  return std::make_unique<CudaLowLatency>(group, std::move(placement), options);
+  return std::make_unique<CudaLowLatency>(group, std::move(placement), options, std::move(window));
 }
 
 }  // namespace moebius

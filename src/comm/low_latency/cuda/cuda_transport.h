@@ -21,11 +21,14 @@ inline CombineTuning combine_tuning;
 // Unsupported as below.
 int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, int64_t max_local);
 
-// The call is collective.  Throws Unsupported: more ranks, a larger top-k or more local experts
-// than the kernels' words hold, or more experts and tokens than fit into shared memory.
+// `window` has cuda_low_latency_bytes() zero bytes; null: the call makes it, and is collective.  So
+// it is where ranks share an address space.  Throws Unsupported: more ranks, a larger top-k or more
+// local experts than the kernels' words hold, or more experts and tokens than fit into shared
+// memory.
 std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
                                                          ExpertPlacement placement,
-                                                         const LowLatencyOptions& options);
+                                                         const LowLatencyOptions& options,
+                                                         std::unique_ptr<Window> window);
 // The same for ranks on several nodes.
 std::unique_ptr<LowLatency::State> make_cuda_nodes_low_latency(Group& group,
                                                                ExpertPlacement placement,
