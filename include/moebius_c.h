@@ -664,10 +664,10 @@ MOEBIUS_C_API moebius_status moebius_experts_destroy(moebius_experts experts);
 typedef struct moebius_transports_handle* moebius_transports;
 MOEBIUS_C_API moebius_status moebius_transports_create(moebius_group group,
                                                        moebius_transports* transports);
-/* Makes window memory ahead, on one node.  A low-latency transport of `transports` that fits in what is
- * left of it is then made without a word to other ranks, so that it does not matter if one is gone
- * by then; moebius_low_latency_size_hint tells what one takes.  Memory that nobody touches costs
- * nothing.  Collective; all ranks give the same number. */
+/* Makes window memory ahead, on one node.  A low-latency transport of `transports` that fits in
+ * what is left of it is then made without a word to other ranks, so that it does not matter if one
+ * is gone by then; moebius_low_latency_size_hint tells what one takes.  Memory that nobody touches
+ * costs nothing.  Collective; all ranks give the same number. */
 MOEBIUS_C_API moebius_status moebius_transports_reserve_low_latency(moebius_transports transports,
                                                                     int64_t bytes);
 /* The bytes of windows and buffers that this rank holds for them now. */
