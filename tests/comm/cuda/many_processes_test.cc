@@ -47,7 +47,7 @@ void check_rows_and_sums(Group& group) {
   const Stream stream = Stream::cuda(group.device().index);
   const auto up = [&](const Tensor& t) { return to_device(t, stream.device(), stream); };
   const auto down = [&](const Tensor& t) { return to_device(t, Device::cpu(), stream); };
-  HighThroughput transport(group, p.placement(), small_config(1), small_config(1));
+  HighThroughput transport(group, p.placement(), small_config(2), small_config(2));
   const DispatchLayout layout = transport.layout(up(in.ids), stream);
   for (int64_t t = 0; t < p.num_tokens(rank); ++t) {
     for (int r = 0; r < p.num_ranks; ++r) {
