@@ -37,6 +37,7 @@ __device__ __forceinline__ Term find_term(const LowLatencyCombineCall& combine,
 
 // One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
 // the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
+template <bool kMayExclude>
 __device__ __forceinline__ bool await_rows(
     const Args& args, const Block& block, int token, int part, bool contributes, int rank) {
   const LowLatencyCombineCall& combine = args.combine;
@@ -56,7 +57,7 @@ __device__ __forceinline__ bool await_rows(
   Awaited got = Awaited::kHere;
   if (contributes) {
     uint64_t seen = 0;
-    got = await_peer<true>(args.signals(), kOp, block.epoch, rank, flag, &seen);
+    got = await_peer<kMayExclude>(args.signals(), kOp, block.epoch, rank, flag, &seen);
     if (got == Awaited::kHere && signal_value(seen) != static_cast<uint32_t>(combine.coding)) {
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));

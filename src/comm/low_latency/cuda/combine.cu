@@ -46,7 +46,7 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
 
 // A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
 // the kernel must end.
-template <typename Type, typename Word, LowLatencySum kSum>
+template <typename Type, typename Word, LowLatencySum kSum, bool kMayExclude>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
   using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
@@ -68,7 +68,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     weight = 1.0f;
   }
   const int part = chunk * 32 * kPerWord / kPartElements;
-  if (!await_rows(args, block, token, part, contributes, rank)) {
+  if (!await_rows<kMayExclude>(args, block, token, part, contributes, rank)) {
     return false;
   }
   uint32_t terms = __ballot_sync(kAllLanes, contributes);
@@ -91,7 +91,8 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   return true;
 }
 
-template <typename Type, typename Word, LowLatencySum kSum>
+// Why kMayExclude is a parameter: see dispatch.cu.
+template <typename Type, typename Word, LowLatencySum kSum, bool kMayExclude>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders && !send_sums<Type, Word>(SendCursor(args, block, num_senders))) {
+      if (warp_id() < num_senders &&
+          !send_sums<Type, Word, kMayExclude>(SendCursor(args, block, num_senders))) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
@@ -130,7 +132,8 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     const int chunks = (layout.hidden + kChunk - 1) / kChunk;
     for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
          item += num_receive_units()) {
-      if (!receive_chunk<Type, Word, kSum>(args, block, item / chunks, item % chunks)) {
+      if (!receive_chunk<Type, Word, kSum, kMayExclude>(args, block, item / chunks,
+                                                        item % chunks)) {
         return;
       }
     }
@@ -143,10 +146,11 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 using Kernel = void (*)(Args);
 
 // Rows that are not aligned to 16 bytes are moved by single elements.
-template <typename Type, LowLatencySum kSum>
+template <typename Type, LowLatencySum kSum, bool kMayExclude>
 Kernel find_kernel(bool is_aligned) {
   using Single = std::conditional_t<sizeof(typename Type::Element) == 4, uint32_t, uint16_t>;
-  return is_aligned ? combine_kernel<Type, int4, kSum> : combine_kernel<Type, Single, kSum>;
+  return is_aligned ? combine_kernel<Type, int4, kSum, kMayExclude>
+                    : combine_kernel<Type, Single, kSum, kMayExclude>;
 }
 
 // Rows of a logfmt coding.
@@ -155,20 +159,29 @@ Kernel find_logfmt_kernel(DType dtype) {
                        [](auto row) -> Kernel { return combine_logfmt_kernel<decltype(row)>; });
 }
 
+template <bool kMayExclude>
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
   return with_row_type(dtype, [&](auto row) {
     using Type = decltype(row);
-    return sum == LowLatencySum::kRanks ? find_kernel<Type, LowLatencySum::kRanks>(is_aligned)
-                                        : find_kernel<Type, LowLatencySum::kSelections>(is_aligned);
+    return sum == LowLatencySum::kRanks
+               ? find_kernel<Type, LowLatencySum::kRanks, kMayExclude>(is_aligned)
+               : find_kernel<Type, LowLatencySum::kSelections, kMayExclude>(is_aligned);
   });
+}
+
+Kernel find_kernel(bool may_exclude, DType dtype, LowLatencySum sum, bool is_aligned) {
+  return may_exclude ? find_kernel<true>(dtype, sum, is_aligned)
+                     : find_kernel<false>(dtype, sum, is_aligned);
 }
 
 }  // namespace
 
-void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes) {
+void load_low_latency_combine(
+    int device, DType dtype, LowLatencySum sum, bool may_exclude, int64_t shared_bytes) {
   for (const bool is_aligned : {true, false}) {
     cuda::allow_shared_bytes(
-        device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
+        device, reinterpret_cast<const void*>(find_kernel(may_exclude, dtype, sum, is_aligned)),
+        shared_bytes);
   }
   cuda::load_kernels(device, {reinterpret_cast<const void*>(find_logfmt_kernel(dtype))});
 }
@@ -177,7 +190,8 @@ void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLate
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
   const bool is_coded = call.coding != LowLatencyCoding::kNone;
   launch_call(is_coded ? find_logfmt_kernel(call.dtype)
-                       : find_kernel(call.dtype, call.sum, alignment % 16 == 0),
+                       : find_kernel(call.call.signals.excludes_missing, call.dtype, call.sum,
+                                     alignment % 16 == 0),
               Args{call}, grid, "low latency combine");
 }
 

@@ -102,7 +102,7 @@ __device__ bool receive_logfmt(const Args& args, const Block& block, int token, 
   const CudaLowLatencyLayout& layout = call.layout;
   const Term own = find_term(combine, block, token);
   const int part = group * static_cast<int>(logfmt::kGroup) / kPartElements;
-  if (!await_rows(args, block, token, part, own.contributes, own.rank)) {
+  if (!await_rows<true>(args, block, token, part, own.contributes, own.rank)) {
     return false;
   }
   float sum[kLogfmtPerLane] = {};

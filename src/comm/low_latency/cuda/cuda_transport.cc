@@ -212,11 +212,14 @@ CudaLowLatency::CudaLowLatency(Group& g,
         to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
         layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
   }
-  comm::load_low_latency_dispatch(device_.index, options.in_dtype, g.size(), dispatch_shared_);
+  comm::load_low_latency_dispatch(device_.index, options.in_dtype, g.size(),
+                                  options.excludes_missing, dispatch_shared_);
   if (options.in_dtype == DType::kF32) {  // rows of other types travel as elements of two bytes
-    comm::load_low_latency_dispatch(device_.index, DType::kBF16, g.size(), dispatch_shared_);
+    comm::load_low_latency_dispatch(device_.index, DType::kBF16, g.size(), options.excludes_missing,
+                                    dispatch_shared_);
   }
-  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
+  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum,
+                                 options.excludes_missing, combine_shared_);
   comm::load_low_latency_resume(device_.index);
   // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
   // device, that is for the work of this process there.  A process does not wait for the work of

@@ -26,7 +26,9 @@ using namespace low_latency_dispatch;
 
 namespace {
 
-template <typename Part, int kWords>
+// Why kMayExclude is a parameter: the call in the slow part of a wait that may exclude a rank costs
+// registers, which move the rows.
+template <typename Part, int kWords, bool kMayExclude>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     dispatch_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       }
       tell_unpacked(call, call.state->exclusions.dead, 1 - bank, call.state->unpacked[1 - bank]);
     }
-    if (!begin_send<kWords>(args, block, shared)) {
+    if (!begin_send<kWords, kMayExclude>(args, block, shared)) {
       return;
     }
     if (blockIdx.x == gridDim.x - 1) {
@@ -91,51 +93,57 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       // It holds for the kernels after this one, which tell the peers.
       call.state->unpacked[bank_of(block.epoch)] = make_signal(block.epoch, 0);
     }
-    receive<Part>(args, block, shared);
+    receive<Part, kMayExclude>(args, block, shared);
   }
 }
 
 using Kernel = void (*)(Args);
 
-template <int kWords>
+template <int kWords, bool kMayExclude>
 Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
   if (cast != LowLatencyCast::kNone) {
     return with_cast_type(dtype, [](auto type) -> Kernel {
-      return dispatch_kernel<CastPart<decltype(type)>, kWords>;
+      return dispatch_kernel<CastPart<decltype(type)>, kWords, kMayExclude>;
     });
   }
   if (dtype == DType::kF32) {
-    return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>, kWords>
-                               : dispatch_kernel<CopyPart<4, 4>, kWords>;
+    return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>, kWords, kMayExclude>
+                               : dispatch_kernel<CopyPart<4, 4>, kWords, kMayExclude>;
   }
-  return alignment % 16 == 0  ? dispatch_kernel<CopyPart<16, 2>, kWords>
-         : alignment % 4 == 0 ? dispatch_kernel<CopyPart<4, 2>, kWords>
-                              : dispatch_kernel<CopyPart<2, 2>, kWords>;
+  return alignment % 16 == 0  ? dispatch_kernel<CopyPart<16, 2>, kWords, kMayExclude>
+         : alignment % 4 == 0 ? dispatch_kernel<CopyPart<4, 2>, kWords, kMayExclude>
+                              : dispatch_kernel<CopyPart<2, 2>, kWords, kMayExclude>;
 }
 
 // The kernel that moves rows of `dtype` that begin at multiples of `alignment` bytes.
-Kernel find_kernel(int num_ranks, DType dtype, LowLatencyCast cast, int64_t alignment) {
-  return with_rank_mask_words(num_ranks, [&](auto words) {
-    return find_kernel<decltype(words)::value>(dtype, cast, alignment);
-  });
+Kernel find_kernel(
+    int num_ranks, bool may_exclude, DType dtype, LowLatencyCast cast, int64_t alignment) {
+  if (rank_mask_words(num_ranks) > 1) {
+    return find_kernel<kWideWords, true>(dtype, cast, alignment);
+  }
+  return may_exclude ? find_kernel<1, true>(dtype, cast, alignment)
+                     : find_kernel<1, false>(dtype, cast, alignment);
 }
 
 }  // namespace
 
-void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t shared_bytes) {
+void load_low_latency_dispatch(
+    int device, DType dtype, int num_ranks, bool may_exclude, int64_t shared_bytes) {
   for (const LowLatencyCast cast : {LowLatencyCast::kNone, LowLatencyCast::kFp8}) {
     for (const int64_t alignment : {16, 4, 2}) {
-      cuda::allow_shared_bytes(
-          device, reinterpret_cast<const void*>(find_kernel(num_ranks, dtype, cast, alignment)),
-          shared_bytes);
+      cuda::allow_shared_bytes(device,
+                               reinterpret_cast<const void*>(
+                                   find_kernel(num_ranks, may_exclude, dtype, cast, alignment)),
+                               shared_bytes);
     }
   }
 }
 
 void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  launch_call(find_kernel(call.call.layout.num_ranks, call.dtype, call.cast, alignment), Args{call},
-              grid, "low latency dispatch");
+  launch_call(find_kernel(call.call.layout.num_ranks, call.call.signals.excludes_missing,
+                          call.dtype, call.cast, alignment),
+              Args{call}, grid, "low latency dispatch");
 }
 
 }  // namespace moebius::comm

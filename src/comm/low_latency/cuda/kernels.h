@@ -144,8 +144,10 @@ MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
 }
 
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
-void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t shared_bytes);
-void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
+void load_low_latency_dispatch(
+    int device, DType dtype, int num_ranks, bool may_exclude, int64_t shared_bytes);
+void load_low_latency_combine(
+    int device, DType dtype, LowLatencySum sum, bool may_exclude, int64_t shared_bytes);
 
 // Launch it after ranks were excluded.  The live ranks tell each other the epoch of their latest
 // dispatch, await each other, and go on from the latest of these; then the faults so far are

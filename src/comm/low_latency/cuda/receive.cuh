@@ -10,6 +10,7 @@ namespace moebius::comm::low_latency_dispatch {
 
 // One warp finds where the rows of each source begin in local expert l; those of lower sources come
 // first.  Returns false when the kernel must end.
+template <bool kMayExclude>
 __device__ inline bool find_bases(const Args& args,
                                   const Block& block,
                                   const Pointers& shared,
@@ -24,7 +25,7 @@ __device__ inline bool find_bases(const Args& args,
     Awaited got = Awaited::kHere;
     if (source < num_ranks && !block.dead.has(source)) {
       uint64_t seen = 0;
-      got = await_peer<true>(
+      got = await_peer<kMayExclude>(
           args.signals(), kOp, block.epoch, source,
           word_at(call.window(call.rank()), call.layout.count_at(bank, l, source)), &seen);
       count = got == Awaited::kHere ? static_cast<int32_t>(signal_value(seen)) : 0;
@@ -61,6 +62,7 @@ __device__ inline bool find_bases(const Args& args,
   return true;
 }
 
+template <bool kMayExclude>
 __device__ inline bool find_num_messages(const Args& args,
                                          const Block& block,
                                          const Pointers& shared) {
@@ -85,9 +87,9 @@ __device__ inline bool find_num_messages(const Args& args,
     int32_t n = 0;
     if (!block.dead.has(source)) {
       uint64_t seen = 0;
-      const Awaited got =
-          ok ? await_peer<true>(args.signals(), kOp, block.epoch, source, word_of(source), &seen)
-             : Awaited::kFailed;
+      const Awaited got = ok ? await_peer<kMayExclude>(args.signals(), kOp, block.epoch, source,
+                                                       word_of(source), &seen)
+                             : Awaited::kFailed;
       const bool is_here = got == Awaited::kHere;
       ok = got != Awaited::kFailed;
       n = is_here ? static_cast<int32_t>(pair_second(signal_value(seen))) : 0;
@@ -268,17 +270,17 @@ __device__ bool receive_part(
   return true;
 }
 
-template <typename Part>
+template <typename Part, bool kMayExclude>
 __device__ void receive(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
   if (warp_id() >= kSendWarps) {
     bool ok = true;
     if (warp_id() == kWarps - 1) {
-      ok = find_num_messages(args, block, shared);
+      ok = find_num_messages<kMayExclude>(args, block, shared);
     }
     for (int l = warp_id() - kSendWarps; ok && l < call.num_local; l += kReceiveWarps) {
-      ok = find_bases(args, block, shared, l);
+      ok = find_bases<kMayExclude>(args, block, shared, l);
     }
     if (!ok) {
       block.has_failed = true;

@@ -211,7 +211,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
 }
 
 // One warp weights and sums the rows of each message.  Returns false when the kernel must end.
-template <typename Type, typename Word>
+template <typename Type, typename Word, bool kMayExclude>
 __device__ bool send_sums(SendCursor at) {
   const Args& args = at.args;
   const LowLatencyCall& call = args.combine.call;
@@ -223,7 +223,7 @@ __device__ bool send_sums(SendCursor at) {
     uint64_t seen = 0;
     if (at.row >= 0) {
       const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
-      got = await_peer<true>(
+      got = await_peer<kMayExclude>(
           args.signals(), kOp, at.block.epoch, at.source,
           word_at(call.window(call.rank()), layout.weight_at(bank, at.source, selection)), &seen);
     }

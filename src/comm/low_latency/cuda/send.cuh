@@ -14,7 +14,7 @@ __device__ __forceinline__ bool is_expert(int32_t id, int num_experts) {
 
 // The whole block prepares to send: it reads the ids and the epoch, and waits until the mailboxes
 // are free.  Returns false when the kernel must end.
-template <int kWords>
+template <int kWords, bool kMayExclude>
 __device__ inline bool begin_send(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
@@ -60,10 +60,11 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     bool ok = true;
     for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
       uint64_t seen = 0;
-      ok = ok && (block.dead.has(r) || await_peer<true>(args.signals(), kOp, block.epoch - 2, r,
-                                                        word_at(call.window(call.rank()),
-                                                                call.layout.unpacked_at(bank, r)),
-                                                        &seen) != Awaited::kFailed);
+      ok = ok && (block.dead.has(r) ||
+                  await_peer<kMayExclude>(
+                      args.signals(), kOp, block.epoch - 2, r,
+                      word_at(call.window(call.rank()), call.layout.unpacked_at(bank, r)),
+                      &seen) != Awaited::kFailed);
     }
     if (!ok) {
       block.has_failed = true;
