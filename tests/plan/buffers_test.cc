@@ -36,7 +36,7 @@ TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
     run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
       const CpuLowLatency made(
           group, ExpertPlacement::linear(16, 3),
-          {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4, .sum = sum});
+          {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4, .sum = sum}, nullptr);
       EXPECT_EQ(made.window->bytes(), low_latency_window_bytes(d));
     });
   }
@@ -48,7 +48,7 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
     d.formats = find_formats(quant, d.layer);
     run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
       CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
-                         {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
+                         {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4}, nullptr);
       const auto cast = d.formats.activations ? LowLatencyCast::kFp8 : LowLatencyCast::kNone;
       int64_t bytes = 0;
       for (int call = 0; call < 2; ++call) {
