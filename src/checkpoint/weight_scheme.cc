@@ -4,9 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace moebius::checkpoint {
 
 namespace {
+
+// Scales of activations, as publishers spell them.
+constexpr std::string_view kInputScaleNames[] = {".input_scale", ".activation_scale",
+                                                 ".input_global_scale"};
 
 constexpr StoredFormat kStoredFormats[] = {
     {WeightFormat::kFloat, "none, and modules that a rule leaves out", "`.weight` bf16, f16 or f32",
@@ -93,6 +100,11 @@ int64_t num_units(int64_t total, int64_t unit) {
   return unit == 0 ? 1 : (total + unit - 1) / unit;
 }
 
+bool is_input_scale(std::string_view tensor) {
+  return std::any_of(std::begin(kInputScaleNames), std::end(kInputScaleNames),
+                     [&](std::string_view name) { return tensor.ends_with(name); });
+}
+
 std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype) {
   using enum PartRole;
   const bool is_int8 = scheme.format == QuantFormat::kInt8;
@@ -113,7 +125,7 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
         parts.back().row_unit = 0;
       }
       if (scheme.has_input_scales()) {
-        parts.push_back({kInputScale, {".input_scale", ".activation_scale"}, DType::kF32});
+        parts.push_back({kInputScale, {kInputScaleNames[0], kInputScaleNames[1]}, DType::kF32});
       }
       return parts;
     case WeightFormat::kInt8:
@@ -159,8 +171,7 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
           {kScale, {".weight_scale"}, DType::kF8E4M3, 1, 16},
           {kGlobalScale, {is_packed ? ".weight_global_scale" : ".weight_scale_2"}, DType::kF32}};
       if (scheme.has_input_scales()) {
-        parts.push_back(
-            {kInputScale, {is_packed ? ".input_global_scale" : ".input_scale"}, DType::kF32});
+        parts.push_back({kInputScale, {kInputScaleNames[is_packed ? 2 : 0]}, DType::kF32});
       }
       return parts;
     }

@@ -107,6 +107,9 @@ int64_t num_units(int64_t total, int64_t unit);
 // the format leaves it open.
 std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype);
 
+// Whether a tensor of this name is a static scale of activations.
+bool is_input_scale(std::string_view tensor);
+
 // The scheme in the words of load_quant_schemes(), such as "fp8_w8a8_channel"; "none" if it is not
 // quantized.  Without quantizes_activations its activations are not.
 std::string computed_as(const WeightScheme& scheme, bool quantizes_activations);

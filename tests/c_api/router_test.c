@@ -169,7 +169,7 @@ static void check_misuse(void) {
   bad[1].num_experts = -8;
   bad[2].topk = 0;
   bad[3].topk = E + 1;
-  bad[4].scoring = 3;
+  bad[4].scoring = 4;
   bad[5].scoring = -1;
   bad[6].num_groups = 3; /* no divisor */
   bad[7].num_groups = -2;
