@@ -248,7 +248,8 @@ class LowLatencyCalls:
         others.  With enable_shrink, ranks that were missed are among them."""
         ranks = self._open()
         if mask_status.is_cuda:  # kernels that are under way may still find ranks missing
-            torch.cuda.current_stream(mask_status.device).synchronize()
+            stream: Any = torch.cuda.current_stream(mask_status.device)
+            stream.synchronize()
         masked = set(self._masked)
         for transport in self._all_low_latency():
             masked.update(rank for rank, is_dead in enumerate(transport.dead_ranks) if is_dead)
