@@ -91,7 +91,7 @@ void find_kinds(CheckpointFacts& model) {
     if (problem.empty()) {
       survey = checkpoint::survey_block(*model.files, names, block.prefix);
     }
-    // Of layers that are not all there, the first one says why.
+    // All layers that are not all there are one kind, whose reason is that of the first of them.
     const auto same = std::find_if(model.kinds.begin(), model.kinds.end(), [&](const Kind& kind) {
       return kind.survey.digest == survey.digest &&
              kind.survey.problem.empty() == survey.problem.empty();

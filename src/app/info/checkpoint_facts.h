@@ -29,7 +29,7 @@ struct Kind {
   }
 };
 
-// Where the model type is the obstacle, or the quantization is: what comes nearest.
+// Names what comes nearest where the model type or the quantization is the obstacle; else empty.
 struct Nearest {
   std::string family;
   std::string scheme;

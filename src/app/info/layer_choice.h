@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What would compute a layer of a checkpoint: the decisions that the layer itself makes, asked for
-// before there is one.
+// Finds out what would compute a layer of a checkpoint.  It asks for the decisions that the layer
+// itself makes, before there is one.
 #pragma once
 
 #include <cstdint>

@@ -102,7 +102,7 @@ std::string nearest_scheme(const json& quantization) {
   for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
     Numbers numbers;
     read_word(scheme.name, numbers);
-    // Where nothing says it, 4 bits and less are integers, as with GPTQ and AWQ.
+    // A config that does not name the kind means integers, as GPTQ and AWQ do.
     if (numbers.bits == wanted.bits && numbers.is_float == wanted.is_float.value_or(false)) {
       return scheme.name;
     }

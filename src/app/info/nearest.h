@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes nearest to something that is not supported.
+// Finds what comes nearest to something that is not supported.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

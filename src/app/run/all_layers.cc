@@ -165,13 +165,6 @@ int run_all_layers(const RunOptions& options) {
   AllLayers all;
   bool reports = true;  // false in processes of other ranks than 0
   all.input = load_input(options, model.hidden, model.dtype);
-  const auto check = [&](LayerRow& row) {
-    LoadOptions load;
-    load.quant = options.quant;
-    row.check = check_layer(checkpoint, row.layer, load, all.input.hidden, row.output,
-                            Stream::cpu(options.threads));
-    row.output = {};
-  };
   const auto agree = [&](const RankPlan& plan, Group& group) {
     expect_agreement(agreed_values(options, plan, checkpoint, layers.front(), all.input), group);
   };
@@ -208,7 +201,11 @@ int run_all_layers(const RunOptions& options) {
   for (int64_t i = 0; options.check && i < num_layers; ++i) {
     LayerRow& row = all.rows[static_cast<size_t>(i)];
     progress.show(fmt::format("checking layer {}", row.layer), i, num_layers);
-    check(row);
+    LoadOptions load;
+    load.quant = options.quant;
+    row.check = check_layer(checkpoint, row.layer, load, all.input.hidden, row.output,
+                            Stream::cpu(options.threads));
+    row.output = {};
   }
   const Report report = make_report(options, model, all);
   write_text(options.json, json_text(report.json(), 2) + "\n");
