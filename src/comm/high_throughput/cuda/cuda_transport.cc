@@ -137,7 +137,7 @@ void CudaHighThroughput::check() {
   if (broken_) {
     throw CommError(*broken_);
   }
-  expect_good_layouts();
+  CudaHighThroughputBase::check();
 }
 
 int64_t CudaHighThroughput::bytes() const {

@@ -23,6 +23,8 @@ class CudaHighThroughputBase : public HighThroughput::State {
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
+  // Throws what layouts have found, on one node and on several.
+  void check() override { expect_good_layouts(); }
 
  protected:
   // The memory of what this class keeps.
