@@ -102,9 +102,9 @@ TEST_P(GpuManyProcesses, HighThroughputGivesRowsAndSums) {
   EXPECT_NO_THROW(run_process_ranks(options, check_rows_and_sums));
 }
 
-// These are ranks of two and of three words of a mask.  Each process takes 0.9 GB of the GPU and
-// more, so that 160 of them do not fit into 139 GB.
-INSTANTIATE_TEST_SUITE_P(OneGpu, GpuManyProcesses, ::testing::Values(72, 132), [](const auto& of) {
+// More ranks than a word of a mask has bits.  Each process takes more than 1 GB of the GPU, so that
+// 132 of them do not fit into 139 GB.
+INSTANTIATE_TEST_SUITE_P(OneGpu, GpuManyProcesses, ::testing::Values(72, 100), [](const auto& of) {
   return "R" + std::to_string(of.param);
 });
 
