@@ -6,6 +6,7 @@
 // scale over many rows is known before.
 #pragma once
 
+#include "core/cuda/ptx.cuh"
 #include "experts/cuda/rows/given_scales.h"
 #include "experts/cuda/rows/row_groups.cuh"
 #include "quant/cuda/elements.cuh"
@@ -185,26 +186,55 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant_
   }
 }
 
-// A block takes a row with one scale, of which a thread holds up to kHeld vectors.  So the row is
-// read once, all of it at a time.
-template <typename T, int kHeld>
+// Eight codes of elements whose row has one scale.
+template <quant::Encode kHow, typename T>
+__device__ __forceinline__ uint64_t codes_of_row(const Raw8<T>& raw,
+                                                 const quant::device::Factor& factor,
+                                                 bool is_given) {
+  float v[kVector];
+  widen(raw, v);
+  if constexpr (kHow == quant::Encode::kE4M3Divide && sizeof(T) == 2) {
+    if (!is_given) {  // no element is larger than the scale allows
+      return quant::device::encode_narrow_e4m3(v, factor);
+    }
+  }
+  return quant::device::encode8_as<kHow>(v, factor);
+}
+
+// A block takes a row with one scale, of which a thread holds up to kHeld vectors, and requests the
+// next row meanwhile.  So rows are read once, and always on their way.
+template <typename T, quant::Encode kHow, int kHeld>
 __global__ void __launch_bounds__(kThreads)
     encode_whole_rows_kernel(const __grid_constant__ Args a) {
   __shared__ float of_warp[2][kWarps];  // used in turn, so that a row needs one barrier
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int own = static_cast<int>(threadIdx.x) * kVector;
   constexpr int kStep = kThreads * kVector;
-  int turn = 0;
-  for (int64_t row = span.begin + blockIdx.x; row < span.end; row += gridDim.x) {
-    const T* x = static_cast<const T*>(a.x) + row * a.k;
-    Raw8<T> held[kHeld] = {};
+  const auto request = [&](int64_t row, Raw8<T>(&to)[kHeld]) {
+    const T* x = static_cast<const T*>(a.x) + row * a.k + own;
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      if (own + h * kStep < a.k) {
-        held[h] = load_raw(x + own + h * kStep);
+      if (row < span.end && own + h * kStep < a.k) {
+        to[h] = load_raw(x + h * kStep);
       }
     }
+  };
+  QuantizeSpec spec = a.spec;  // with a constant format, so that the other rules drop out
+  spec.format = kHow == quant::Encode::kE4M3Divide ? QuantFormat::kFp8 : QuantFormat::kInt8;
+  int turn = 0;
+  int64_t row = span.begin + blockIdx.x;
+  Raw8<T> next[kHeld] = {};
+  request(row, next);
+  for (; row < span.end; row += gridDim.x) {
+    Raw8<T> held[kHeld];
     float largest = 0.0f;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      held[h] = next[h];
+    }
+    request(row + gridDim.x, next);
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
       largest = fmaxf(largest, absmax(held[h]));
@@ -215,32 +245,23 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      largest = fmaxf(largest, of_warp[turn][w]);
+    for (const float of_one : of_warp[turn]) {
+      largest = fmaxf(largest, of_one);
     }
     turn ^= 1;
-    const quant::GroupCode code = code_of_group(a, row, {0.0f, largest}, 0.0f);
-    const auto factor = quant::device::make_factor(code.factor, code.zero_point);
+    const bool is_given = a.given.are_given();
+    const quant::GroupCode code = is_given ? quant::given_row_code(spec.format, a.given.of(row))
+                                           : quant::group_code(spec, {0.0f, largest}, 0.0f);
+    const auto factor = quant::device::make_factor(code.factor, 0.0f);
     if (threadIdx.x == 0) {
       a.scale[row] = code.scale;
     }
-    const float scale = a.is_bf16 ? block_scale(a.spec, code, 0.0f) : 1.0f;
-    // Such elements are no larger than the scale allows.
-    const bool is_narrow =
-        sizeof(T) == 2 && a.how == quant::Encode::kE4M3Divide && !a.is_bf16 && !a.given.are_given();
+    auto* to = static_cast<uint8_t*>(a.values) + row * a.k + own;
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      const int64_t at = row * a.k + own + h * kStep;
-      if (own + h * kStep >= a.k) {
-        continue;
-      }
-      if (is_narrow) {
-        float v[kVector];
-        widen(held[h], v);
-        quant::device::store_codes(quant::Code::kE4M3, static_cast<uint8_t*>(a.values) + at,
-                                   quant::device::encode_narrow_e4m3(v, factor));
-      } else {
-        put_vector(a, at, held[h], factor, scale);
+      if (own + h * kStep < a.k) {
+        quant::device::store_codes(quant::code_of(kHow), to + h * kStep,
+                                   codes_of_row<kHow>(held[h], factor, is_given));
       }
     }
   }

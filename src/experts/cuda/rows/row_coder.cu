@@ -4,9 +4,11 @@
 // Rows are quantized by the kernels of encode_rows.cuh; a scale over many rows takes a pass over
 // the rows first.
 #include <algorithm>
+#include <type_traits>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
 #include "experts/cuda/rows/encode_rows.cuh"
 #include "experts/cuda/rows/row_coder.h"
 #include "experts/cuda/rows/row_groups.cuh"
@@ -20,7 +22,9 @@ namespace {
 
 using namespace encode_rows;
 
-constexpr int kMostHeld = 4;  // vectors of a row that a thread of encode_whole_rows_kernel holds
+using quant::Encode;
+template <Encode kHow>
+using Constant = std::integral_constant<Encode, kHow>;
 
 // A thread widens eight codes of f8e4m3, whatever the alignment of the caller's tensor.
 __global__ void __launch_bounds__(kThreads)
@@ -165,6 +169,29 @@ int lanes_of(int group) {
   const int lanes = group / kVector;
   const bool divides_warp = lanes > 0 && kWarp % lanes == 0;
   return group % kVector != 0 || (lanes < kWarp && !divides_warp) ? 0 : std::min(lanes, kWarp);
+}
+
+constexpr int kMostHeld = 4;  // vectors of a row that a thread of encode_whole_rows_kernel holds
+
+bool takes_whole_rows(const Args& a) {
+  const bool has_kernel = a.how == Encode::kE4M3Divide || a.how == Encode::kI8AwayMultiply ||
+                          a.how == Encode::kI8TruncateDivide;
+  return has_kernel && a.has_vectors && !a.is_bf16 && a.scale != nullptr && a.num_groups == 1 &&
+         a.k > kWarp * kVector && a.k <= kMostHeld * kThreads * kVector;
+}
+
+template <typename T>
+void launch_whole_rows(const Args& a, const dim3& grid, cudaStream_t stream) {
+  const auto kernel_for = [&](auto how) {
+    constexpr Encode kHow = decltype(how)::value;
+    return a.k <= kThreads * kVector ? encode_whole_rows_kernel<T, kHow, 1>
+                                     : encode_whole_rows_kernel<T, kHow, kMostHeld>;
+  };
+  const auto kernel = a.how == Encode::kE4M3Divide ? kernel_for(Constant<Encode::kE4M3Divide>{})
+                      : a.how == Encode::kI8AwayMultiply
+                          ? kernel_for(Constant<Encode::kI8AwayMultiply>{})
+                          : kernel_for(Constant<Encode::kI8TruncateDivide>{});
+  launch_early("encode_whole_rows_kernel", kernel, grid, kThreads, 0, stream, a);
 }
 
 }  // namespace
@@ -337,19 +364,14 @@ void RowCoder::encode(const Tensor& x,
           a, out.scale.data<float>());
       check_launch("row_scales_kernel");
     }
+    if (takes_whole_rows(a)) {
+      launch_whole_rows<T>(a, span_grid(rows, x.dim(0), 1, sms), stream);
+      return;
+    }
     const bool takes_vectors = a.has_vectors && a.lanes > 0;
-    const int64_t held = ceil_div(a.k, kThreads * kVector);
-    const bool is_whole = a.has_vectors && scales_ == RowScales::kPerRow && a.num_groups == 1 &&
-                          a.k > kWarp * kVector && held <= kMostHeld;
-    const int64_t units = is_whole        ? kWarps
-                          : takes_vectors ? ceil_div(a.k, a.chunk)
-                                          : a.num_groups;  // of a row
-    const int64_t rows_per_block = std::max<int64_t>(1, kWarps / units);
-    const auto kernel =
-        is_whole
-            ? (held == 1 ? encode_whole_rows_kernel<T, 1> : encode_whole_rows_kernel<T, kMostHeld>)
-        : takes_vectors ? encode_vectors_kernel<T>
-                        : encode_kernel<T>;
+    const int units = takes_vectors ? (a.k + a.chunk - 1) / a.chunk : a.num_groups;  // of a row
+    const int64_t rows_per_block = std::max(1, kWarps / units);
+    const auto kernel = takes_vectors ? encode_vectors_kernel<T> : encode_kernel<T>;
     kernel<<<span_grid(rows, x.dim(0), rows_per_block, sms), kThreads, 0, stream>>>(a);
     check_launch("encode_kernel");
   });
