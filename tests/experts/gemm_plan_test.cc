@@ -146,7 +146,8 @@ TEST(GemmPlan, OtherTypesAndSizesTakeTheOthers) {
   desc = fp8_blocks();
   desc.weights.gate_rows = 700;
   EXPECT_EQ(of(desc), Multiplier::kMma) << "up begins within a block of columns";
-  desc = coded(weights_in(QuantFormat::kInt8), kInt8Rows);
+  desc = coded(weights_in(QuantFormat::kInt8, 0, DType::kBF16), kInt8Rows);
+  EXPECT_EQ(of(desc), Multiplier::kSm90) << "scales are in bf16";
   desc.weights.has_zero_point = true;
   EXPECT_EQ(of(desc), Multiplier::kMma);
   desc = coded(weights_in(QuantFormat::kInt4, 24));

@@ -352,7 +352,8 @@ TEST_F(Sm90GroupedGemmTest, Int8) {
     for (const Shape& scales : {rows, Shape{p.num_groups(), 1, 1}, Shape{1, 1}}) {
       for (const int64_t columns : {p.n, int64_t{1}}) {
         host.a_scale = take(scales, DType::kF32, 1e-3f, 4e-3f);
-        host.column_scale = take({p.num_groups(), columns}, DType::kF32, 1e-3f, 4e-3f);
+        const DType dtype = scales == rows ? DType::kBF16 : DType::kF32;
+        host.column_scale = take({p.num_groups(), columns}, dtype, 1e-3f, 4e-3f);
         const bool is_per_row = scales == rows;
         const GroupedGemm elsewhere = p.max_rows == 0 ? scattered(host, seed) : host;
         const Tensor out =
@@ -369,7 +370,7 @@ TEST_F(Sm90GroupedGemmTest, Int8) {
               const auto* b = host.b.data<int8_t>() + (g * p.n + n) * p.k;
               const int32_t sum = std::inner_product(a, a + p.k, b, 0);
               float expected = static_cast<float>(sum) * host.a_scale.data<float>()[at] *
-                               host.column_scale.data<float>()[g * columns + n % columns];
+                               get_float(host.column_scale, g * columns + n % columns);
               expected += p.has_bias ? host.bias.data<float>()[g * p.n + n] : 0.0f;
               if (p.out == DType::kBF16) {
                 expected = static_cast<float>(BFloat16(expected));

@@ -55,8 +55,8 @@ bool has_fp8_columns(const WeightFacts& w) {
 
 Refusal refusal_of_int8(const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
-  if (w.has_zero_point || w.scale_dtype != DType::kF32 || !has_column_scales(w)) {
-    return "int8 weights have other scales than f32 ones of columns";
+  if (w.has_zero_point || !has_column_scales(w)) {
+    return "int8 weights have other scales than those of columns";
   }
   if (desc.rows.scales == RowScales::kNone || desc.rows.divides ||
       (desc.rows.scales == RowScales::kPerRow && !has_one_scale_per_row(desc.rows, w.k))) {

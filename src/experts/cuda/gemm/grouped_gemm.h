@@ -33,7 +33,7 @@ struct GroupedGemm {
   Tensor b_scale;
   int64_t scale_block = 0;  // the block of b_scale of bf16, a multiple of 32
   // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  int8 has it, and f8e4m3
-  // without b_scale, whose scales may be in bf16 or f16, too.
+  // without b_scale; theirs may be in bf16 or f16, too.
   Tensor column_scale;
   Tensor bias;  // f32 [G, N], added after that; optional
   // Exactly one of these two is given, i32.

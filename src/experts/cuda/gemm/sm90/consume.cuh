@@ -330,7 +330,8 @@ class Consumer {
   __device__ __forceinline__ void exact_tile(const Work& work) {
     int32_t sums[kTileColumns / 2];
     multiply_large(ring_, blocks_, at_, sums);
-    store_exact<Config>(args_, at_, work, sums);
+    visit_column_scales(
+        [&](const auto* scales) { store_exact<Config>(args_, scales, at_, work, sums); });
   }
 
   __device__ __forceinline__ void large_tile(const Work& work) {
@@ -368,7 +369,7 @@ class Consumer {
     if (args_.column_scale == nullptr) {
       return;
     }
-    if constexpr (Config::kIsFp8 && !Config::kHasBlockScales) {
+    if constexpr (Config::kTakesNarrowScales) {
       if (args_.column_dtype == DType::kBF16) {
         return visit(static_cast<const BFloat16*>(args_.column_scale));
       }

@@ -51,7 +51,7 @@ struct Args {
   int a_row_step;
   int a_group_step;
   const void* column_scale;  // nullptr: none
-  DType column_dtype;        // f32; with kF8E4M3 also bf16 or f16
+  DType column_dtype;        // f32; with kF8E4M3 and kInt8 also bf16 or f16
   int column_step;           // 1: [G, N]; 0: [G]
   const float* bias;         // nullptr: none
   void* out;

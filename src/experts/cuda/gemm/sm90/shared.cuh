@@ -36,6 +36,8 @@ struct Config {
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
   static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
   static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;
+  // Scales of columns may be in 16 bits.
+  static constexpr bool kTakesNarrowScales = kOperands == Operands::kF8E4M3 || kIsInt8;
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;

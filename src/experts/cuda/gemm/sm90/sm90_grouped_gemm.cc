@@ -145,7 +145,8 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
     return Support::no(fmt::format("{} without scales of a or of b", name(dtype)));
   }
   if (gemm.column_scale && gemm.column_scale.dtype() != DType::kF32 &&
-      (operands != sm90::Operands::kF8E4M3 || bits(gemm.column_scale.dtype()) != 16)) {
+      ((operands != sm90::Operands::kF8E4M3 && operands != sm90::Operands::kInt8) ||
+       bits(gemm.column_scale.dtype()) != 16)) {
     return Support::no(fmt::format("scales of columns in {}, of a in {}",
                                    name(gemm.column_scale.dtype()), name(dtype)));
   }
