@@ -409,7 +409,7 @@ class Parser {
     CLI::App* info = app_.add_subcommand("info", "This machine, this build, or a checkpoint");
     CLI::Option* table =
         info->add_flag("--markdown", info_.markdown, "the support table of README.md");
-    info->add_option("--model", info_.model,
+    info->add_option("DIR,--model", info_.model,
                      "what is in a model folder, and what would compute it or why nothing does")
         ->type_name("DIR")
         ->excludes(table);

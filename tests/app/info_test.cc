@@ -173,6 +173,7 @@ TEST_F(InfoOfModel, NeedsOnlyOneOfConfigAndWeights) {
   fs::remove(file("config.json"));
   expect_refused({"info", "--model", folder_}, {"config.json"});
   expect_refused({"info", "--model", folder_ + "/none"}, {"none/config.json"});
+  expect_refused({"info", folder_ + "/none"}, {"none/config.json"});  // the folder alone
 }
 
 TEST_F(InfoOfModel, WithoutExpertsSaysSo) {
