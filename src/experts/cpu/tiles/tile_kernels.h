@@ -133,6 +133,10 @@ struct TileGemm {
 
   // The data that is read after this block (codes, scales), and last a part of what is read later.
   std::array<std::span<const std::byte>, 4> next;
+
+  // How many bytes before a code is read its line is fetched to L1, where few rows are multiplied.
+  // A fetch past the end of the weights does no harm.
+  int64_t fetch_ahead = 4096;
 };
 
 // Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels multiply few rows in other loops than many, which must not change a bit: for any number
+// of steps, groups of any number of steps, and any distance at which codes are fetched.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "experts/cpu/tiles/packed_rows.h"
+#include "experts/cpu/tiles/tile_kernels.h"
+#include "tests/experts/tile_kernel_sets.h"
+
+namespace moebius::cpu {
+namespace {
+
+constexpr int64_t kRows = 40;  // more than any kernel takes for few
+
+struct alignas(64) Line {
+  std::array<std::byte, 64> bytes{};
+};
+
+// Lines of random bytes.  `words` masks and sets bits of each 32-bit word.
+std::vector<Line> random_lines(int64_t bytes, uint32_t kept, uint32_t set, uint32_t seed) {
+  std::vector<Line> lines(static_cast<size_t>((bytes + 63) / 64));
+  std::mt19937 generator(seed);
+  for (Line& line : lines) {
+    for (size_t i = 0; i < 64; i += 4) {
+      const uint32_t word = (static_cast<uint32_t>(generator()) & kept) | set;
+      std::memcpy(line.bytes.data() + i, &word, 4);
+    }
+  }
+  return lines;
+}
+const std::byte* bytes_of(const std::vector<Line>& lines) {
+  return lines.front().bytes.data();
+}
+
+struct Case {
+  TileCode code;
+  int64_t steps;
+  int64_t group_steps;
+  bool has_zero_points;
+};
+
+class Block {
+ public:
+  Block(const TileKernels& kernels, const Case& c) : kernels_(kernels) {
+    const bool is_i8 = c.code == TileCode::kI8;
+    const bool is_f32 = kernels.operand == Operand::kF32 && !is_i8;
+    // Values of about 1, of either sign; integers of any bits.
+    const uint32_t kept = is_i8 ? ~0u : is_f32 ? 0x807fffff : 0x807f807f;
+    const uint32_t set = is_i8 ? 0 : is_f32 ? 0x3f000000 : 0x3f003f00;
+    a_ = random_lines(panels_bytes(kRows, (is_f32 ? 2 : 1) * c.steps), kept, set, 1);
+    // Weights are numbers: which of two NaNs a sum becomes is up to the compiler.
+    const bool is_bf16 = c.code == TileCode::kBF16;
+    const uint32_t kept_codes = is_bf16                       ? 0x807f807f
+                                : c.code == TileCode::kF8E4M3 ? 0xf7f7f7f7
+                                                              : ~0u;
+    units_ = random_lines(c.steps * unit_bytes(c.code), kept_codes, is_bf16 ? 0x3f003f00 : 0, 2);
+    step_scales_ = random_lines(c.steps * step_scale_bytes(c.code) + 64, 0x07070707, 0x70707070, 3);
+    others_.assign(static_cast<size_t>(c.steps), uint16_t{0xffff});  // some codes are not normal
+    const int64_t groups = c.group_steps > 0 ? (c.steps + c.group_steps - 1) / c.group_steps : 1;
+    for (int64_t i = 0; i < groups * kBlockColumns; ++i) {
+      scales_.push_back(0.01f + 0.003f * static_cast<float>(i % 29));
+      zero_points_.push_back(static_cast<uint8_t>(i % 16));
+    }
+    for (int64_t i = 0; i < groups * kRows; ++i) {
+      row_scales_.push_back(0.5f + 0.01f * static_cast<float>(i % 31));
+    }
+    gemm_.a = bytes_of(a_);
+    gemm_.steps = c.steps;
+    gemm_.code = c.code;
+    gemm_.units = bytes_of(units_);
+    gemm_.others = others_.data();
+    gemm_.step_scales = bytes_of(step_scales_);
+    gemm_.group_steps = c.group_steps;
+    if (c.group_steps > 0) {
+      gemm_.group_scales = reinterpret_cast<const std::byte*>(scales_.data());
+      gemm_.row_scales = row_scales_.data();
+      gemm_.row_groups = groups;
+    }
+    gemm_.zero_points = c.has_zero_points ? zero_points_.data() : nullptr;
+  }
+
+  // [rows][32] of f32 or i32, as bytes.
+  std::vector<std::byte> products(int64_t rows, int64_t fetch_ahead) const {
+    std::vector<Line> c(static_cast<size_t>(num_panels(rows) * kPanelFloats / 16));
+    std::vector<std::byte> out(static_cast<size_t>(rows * kBlockColumns * 2));
+    std::vector<std::byte*> to;
+    for (int64_t r = 0; r < rows; ++r) {
+      to.push_back(out.data() + r * kBlockColumns * 2);
+    }
+    TileGemm gemm = gemm_;
+    gemm.rows = rows;
+    gemm.fetch_ahead = fetch_ahead;
+    gemm.c = reinterpret_cast<float*>(c.data());
+    TileEpilogue epilogue;
+    epilogue.integers = gemm.code == TileCode::kI8;
+    epilogue.out = to.data();
+    TileRest rest;
+    kernels_.multiply(gemm, epilogue, rest);
+    kernels_.finish(rest);
+    // Why C as well: rounding to bf16 hides most differences.
+    for (int64_t r = 0; kernels_.operand == Operand::kF32 && r < rows; ++r) {
+      for (int64_t half = 0; half < 2; ++half) {
+        const float* sums =
+            gemm.c + (r / kTileRows * 2 + half) * kTileFloats + r % kTileRows * kTileColumns;
+        const auto* bytes = reinterpret_cast<const std::byte*>(sums);
+        out.insert(out.end(), bytes, bytes + kTileColumns * 4);
+      }
+    }
+    return out;
+  }
+
+ private:
+  const TileKernels& kernels_;
+  std::vector<Line> a_;
+  std::vector<Line> units_;
+  std::vector<Line> step_scales_;
+  std::vector<uint16_t> others_;
+  std::vector<float> scales_;
+  std::vector<uint8_t> zero_points_;
+  std::vector<float> row_scales_;
+  TileGemm gemm_;
+};
+
+// Compares the first rows of `many` with `few`: outputs, then sums.
+bool begins_with(const std::vector<std::byte>& many,
+                 const std::vector<std::byte>& few,
+                 int64_t rows) {
+  const int64_t out = kBlockColumns * 2;
+  const bool has_sums = static_cast<int64_t>(few.size()) > rows * out;
+  const auto same = [&](int64_t at_many, int64_t at_few, int64_t bytes) {
+    return std::equal(few.begin() + at_few, few.begin() + at_few + bytes, many.begin() + at_many);
+  };
+  return same(0, 0, rows * out) &&
+         (!has_sums || same(kRows * out, rows * out, rows * kBlockColumns * 4));
+}
+
+void expect_same_bits(const Case& c) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
+    const Block block(*kernels, c);
+    const auto many = block.products(kRows, 4096);
+    for (const int64_t rows : {1, 2, 3, 4, 8}) {
+      for (const int64_t ahead : {0, 1024, 16384}) {
+        EXPECT_TRUE(begins_with(many, block.products(rows, ahead), rows))
+            << kernels->name << ": " << rows << " rows, " << c.steps << " steps, groups of "
+            << c.group_steps << ", code " << static_cast<int>(c.code) << ", " << ahead << " ahead";
+      }
+    }
+  }
+}
+
+constexpr int64_t kSteps[] = {1, 2, 5, 8, 9, 24, 64, 71, 224, 600};
+
+TEST(FewRows, HaveTheBitsOfManyRowsWithoutGroups) {
+  for (const TileCode code : {TileCode::kBF16, TileCode::kI8, TileCode::kF8E4M3, TileCode::kInt4,
+                              TileCode::kMxfp4, TileCode::kNvfp4}) {
+    for (const int64_t steps : kSteps) {
+      expect_same_bits({code, steps, 0, false});
+    }
+  }
+}
+
+TEST(FewRows, HaveTheBitsOfManyRowsWithGroups) {
+  for (const TileCode code : {TileCode::kF8E4M3, TileCode::kInt4}) {
+    for (const int64_t group_steps : {1, 2, 4, 5, 32}) {
+      for (const int64_t steps : kSteps) {
+        expect_same_bits({code, steps, group_steps, false});
+      }
+    }
+  }
+}
+
+TEST(FewRows, HaveTheBitsOfManyRowsWithZeroPoints) {
+  for (const int64_t group_steps : {0, 1, 4}) {
+    for (const int64_t steps : kSteps) {
+      expect_same_bits({TileCode::kInt4, steps, group_steps, true});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius::cpu
