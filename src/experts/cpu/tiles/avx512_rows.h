@@ -20,18 +20,28 @@ namespace {
 
 constexpr int64_t kMostSteps = 16;  // of a part of k: 32 KiB of tiles
 constexpr int64_t kMostIntegerRows = 8;
-// The hardware's own prefetching stops at each page.  Ours may go past the end of the weights,
-// which does no harm.
-constexpr int64_t kPrefetchAhead = 4096;
 // With up to this many rows the next block is fetched beside products.  With more rows weights are
 // a small part of the time, and their lines would push panels out of the cache.
 constexpr int64_t kMostRowsFetching = 64;
 
-inline void prefetch_lines(const std::byte* from, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += kTileRowBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(from + kPrefetchAhead + line), _MM_HINT_T0);
+// Fetches a step's bytes `ahead` of where they are read, row by row of its tiles.  Why a few lines
+// at a time and in the order of their addresses: a burst of fetches takes all line fill buffers,
+// for which loads then wait, and the hardware's own prefetching follows lines that come in order.
+template <int64_t kBytes>
+class StepFetch {
+ public:
+  StepFetch(const std::byte* step, int64_t ahead) : at_(step + ahead) {}
+
+  [[gnu::always_inline]] void beside_row(int64_t row) const {
+    constexpr int64_t kLines = kBytes / kTileRowBytes;
+    for (int64_t line = row * kLines / kTileRows; line < (row + 1) * kLines / kTileRows; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + line * kTileRowBytes), _MM_HINT_T0);
+    }
   }
-}
+
+ private:
+  const std::byte* at_;
+};
 
 // Fetches the next block's units, some in each step.  Why nothing else is fetched: a function call
 // in the loop over steps would cost the loop its registers.
@@ -123,6 +133,7 @@ template <size_t kRows, bool kCounts>
 void multiply_integers(const Part& part,
                        const Rows& rows,
                        const std::byte* b,
+                       int64_t ahead,
                        __m512i (&offsets)[2],
                        NextBlock& next) {
   const __m512i above = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -133,12 +144,14 @@ void multiply_integers(const Part& part,
   __m512i counts[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
   const std::byte* a = rows.a;
   for (int64_t s = 0; s < part.steps; ++s, a += kStepBytes, b += kStepBytes) {
-    if (kCounts) {
-      prefetch_lines(b, kStepBytes);
-    } else {
+    if (!kCounts) {
       next.advance();
     }
+    const StepFetch<kStepBytes> fetch(b, ahead);
     for (int64_t row = 0; row < kTileRows; ++row) {
+      if (kCounts) {
+        fetch.beside_row(row);
+      }
       const __m512i left = _mm512_loadu_si512(b + row * kTileRowBytes);
       const __m512i right = _mm512_loadu_si512(b + kTileBytes + row * kTileRowBytes);
       for (size_t r = 0; r < kRows; ++r) {
@@ -172,8 +185,8 @@ void multiply_integers(const TileGemm& g) {
     __m512i offsets[2];
     for_each_rows(g, part, kMostIntegerRows, [&](const Rows& rows, int64_t count, bool is_first) {
       with_rows<kMostIntegerRows>(count, [&]<size_t kRows>() {
-        is_first ? multiply_integers<kRows, true>(part, rows, b, offsets, next)
-                 : multiply_integers<kRows, false>(part, rows, b, offsets, next);
+        is_first ? multiply_integers<kRows, true>(part, rows, b, g.fetch_ahead, offsets, next)
+                 : multiply_integers<kRows, false>(part, rows, b, g.fetch_ahead, offsets, next);
       });
     });
   });

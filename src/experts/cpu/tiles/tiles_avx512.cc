@@ -138,10 +138,13 @@ void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
   sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t group) {
     const int64_t step = part.first + s;
     const std::byte* a = rows.a + s * kStepBytes;
-    prefetch_lines(g.units + step * unit_bytes(kCode), unit_bytes(kCode));
+    const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g.fetch_ahead);
     decode_unit<kCode>(
         g, group, step,
-        [&](int row, __m512i left, __m512i right) { sums.add(row, left, right, a); },
+        [&](int row, __m512i left, __m512i right) {
+          fetch.beside_row(row);
+          sums.add(row, left, right, a);
+        },
         [&](__m512 left, __m512 right) { sums.scale(left, right); });
   });
 }
@@ -152,24 +155,22 @@ struct Tiles {
   const __m512* scales;  // kHalfStep: a pair for each half step
 };
 
-// fetches: these tiles have yet to come into L1.
-template <ScaleOf kScaleOf, size_t kRows>
-void multiply_tiles(const TileGemm& g,
-                    const Part& part,
-                    const Rows& rows,
-                    const Tiles& tiles,
-                    bool fetches,
-                    NextBlock& next) {
+// kFetches: these tiles have yet to come into L1.
+template <ScaleOf kScaleOf, size_t kRows, bool kFetches>
+void multiply_tiles(
+    const TileGemm& g, const Part& part, const Rows& rows, const Tiles& tiles, NextBlock& next) {
   sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t) {
     const std::byte* a = rows.a + s * kStepBytes;
     const std::byte* b = tiles.units + s * kStepBytes;
-    if (fetches) {
-      prefetch_lines(b, kStepBytes);
-    } else {
+    if (!kFetches) {
       next.advance();
     }
+    const StepFetch<kStepBytes> fetch(b, g.fetch_ahead);
 #pragma GCC unroll 16  // the chain of each row is then a constant
     for (int row = 0; row < kTileRows; ++row) {
+      if (kFetches) {
+        fetch.beside_row(row);
+      }
       sums.add(row, _mm512_loadu_si512(b + row * kTileRowBytes),
                _mm512_loadu_si512(b + kTileBytes + row * kTileRowBytes), a);
       if (kScaleOf == ScaleOf::kHalfStep && row % 8 == 7) {
@@ -180,12 +181,16 @@ void multiply_tiles(const TileGemm& g,
   });
 }
 
-template <ScaleOf kScaleOf>
-void multiply_decoded(
-    const TileGemm& g, const Part& part, const Tiles& tiles, bool fetches, NextBlock& next) {
+template <ScaleOf kScaleOf, bool kFetches>
+void multiply_decoded(const TileGemm& g, const Part& part, const Tiles& tiles, NextBlock& next) {
   for_each_rows(g, part, kMostRows, [&](const Rows& rows, int64_t count, bool is_first) {
     with_rows<kMostRows>(count, [&]<size_t kRows>() {
-      multiply_tiles<kScaleOf, kRows>(g, part, rows, tiles, fetches && is_first, next);
+      if constexpr (kFetches) {
+        if (is_first) {
+          return multiply_tiles<kScaleOf, kRows, true>(g, part, rows, tiles, next);
+        }
+      }
+      multiply_tiles<kScaleOf, kRows, false>(g, part, rows, tiles, next);
     });
   });
 }
@@ -210,10 +215,11 @@ void multiply_many(const TileGemm& g) {
     for (int64_t s = 0; s < part.steps; ++s) {
       const int64_t step = part.first + s;
       auto* out = reinterpret_cast<__m512i*>(units + s * kStepBytes);
-      prefetch_lines(g.units + step * unit_bytes(kCode), unit_bytes(kCode));
+      const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g.fetch_ahead);
       decode_unit<kCode>(
           g, g.group_steps > 0 ? step / g.group_steps : 0, step,
           [&](int row, __m512i left, __m512i right) {
+            fetch.beside_row(row);
             _mm512_store_si512(out + row, left);
             _mm512_store_si512(out + kTileRows + row, right);
           },
@@ -222,7 +228,7 @@ void multiply_many(const TileGemm& g) {
             *next_scale++ = right;
           });
     }
-    multiply_decoded<kScaleOf>(g, part, {units, scales}, false, next);
+    multiply_decoded<kScaleOf, false>(g, part, {units, scales}, next);
   });
 }
 
@@ -237,8 +243,8 @@ void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   } else if (g.code == TileCode::kBF16) {
     NextBlock next = next_block(g, num_passes(g, kMostRows) - 1);
     for_each_part(g, [&](const Part& part) {
-      multiply_decoded<ScaleOf::kNothing>(g, part, {g.units + part.first * kStepBytes, nullptr},
-                                          true, next);
+      multiply_decoded<ScaleOf::kNothing, true>(g, part,
+                                                {g.units + part.first * kStepBytes, nullptr}, next);
     });
   } else {
     with_code(g.code, [&]<TileCode kCode>() {
