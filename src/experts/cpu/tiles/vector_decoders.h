@@ -14,16 +14,13 @@ namespace {
 // A decoder is told where it is by start_part() and start_step().  load(words, line, v) then reads
 // line `line` of a tile, of the columns of vector v; at(i) of what it returns has the values of k =
 // line * kDepth + i.
-template <TileCode kCode>
-struct Decoder;
-
 struct DecoderWithoutState {
   void start_part(const TileGemm&, int64_t) {}
   void start_step(const TileGemm&, int64_t) {}
 };
 
-template <>
-struct Decoder<TileCode::kBF16> : DecoderWithoutState {
+struct BF16Decoder : DecoderWithoutState {
+  static constexpr TileCode kCode = TileCode::kBF16;
   static constexpr int kDepth = 2;
 
   struct Values {
@@ -33,8 +30,8 @@ struct Decoder<TileCode::kBF16> : DecoderWithoutState {
   Values load(const std::byte* words, int64_t, int) const { return {cpu::load<Words>(words)}; }
 };
 
-template <>
-struct Decoder<TileCode::kF16> : DecoderWithoutState {
+struct F16Decoder : DecoderWithoutState {
+  static constexpr TileCode kCode = TileCode::kF16;
   static constexpr int kDepth = 2;
 
   struct Values {
@@ -45,8 +42,8 @@ struct Decoder<TileCode::kF16> : DecoderWithoutState {
 };
 
 // Gives the int16 pairs of even k and of odd k.
-template <>
-struct Decoder<TileCode::kI8> : DecoderWithoutState {
+struct Int8Decoder : DecoderWithoutState {
+  static constexpr TileCode kCode = TileCode::kI8;
   static constexpr int kDepth = 2;
 
   struct Values {
@@ -60,8 +57,8 @@ struct Decoder<TileCode::kI8> : DecoderWithoutState {
 
 // Moves the bits of a code to where f32 has them.  Where some codes of a step have none there,
 // since they are zero, subnormal or NaN, the values of the step are computed.
-template <>
-struct Decoder<TileCode::kF8E4M3> {
+struct E4M3Decoder {
+  static constexpr TileCode kCode = TileCode::kF8E4M3;
   static constexpr int kDepth = 4;
 
   void start_part(const TileGemm&, int64_t) {}
@@ -97,8 +94,9 @@ struct Decoder<TileCode::kF8E4M3> {
 // A nibble at bit b of a word becomes a number without any shift: with the exponent of 2^(23 - b)
 // above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.  Bits
 // 0 to 19 have five codes, and their exponents are all made from one, kExponents, by clearing bits.
-template <>
-struct Decoder<TileCode::kInt4> {
+template <bool kHasZeroPoints>
+struct Int4Decoder {
+  static constexpr TileCode kCode = TileCode::kInt4;
   static constexpr int kDepth = 8;
   static constexpr uint32_t kExponents = uint32_t{0b10011110} << 23;
   static constexpr int kPlaces = 5;
@@ -116,16 +114,20 @@ struct Decoder<TileCode::kInt4> {
       const int code = i / 2 + i % 2 * 4;
       const int place = code < kPlaces ? code : code - 3;
       const Words mask = Words{} + (uint32_t{0xf} << (4 * place) | exponent(place));
-      return as_floats((code < kPlaces ? low : high) & mask) - bases[place];
+      const Floats value = as_floats((code < kPlaces ? low : high) & mask);
+      if constexpr (kHasZeroPoints) {
+        return value - bases[place];
+      } else {
+        // Without zero points the base is a constant that columns share.
+        return value - (as_floats(Words{} + exponent(place)) + 8.0f);
+      }
     }
   };
 
   void start_part(const TileGemm& g, int64_t group) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; kHasZeroPoints && v < kVectors; ++v) {
       const Floats zero_points =
-          g.zero_points != nullptr
-              ? to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes))
-              : Floats{} + 8.0f;
+          to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes));
       for (int place = 0; place < kPlaces; ++place) {
         bases[v][place] = as_floats(Words{} + exponent(place)) + zero_points;
       }
@@ -135,15 +137,17 @@ struct Decoder<TileCode::kInt4> {
   Values load(const std::byte* words, int64_t, int v) const {
     const auto codes = cpu::load<Words>(words);
     // Why opaque: or the compiler masks codes and exponents apart.
-    return {opaque((codes & 0xfffff) | kExponents), opaque(codes >> 12 | kExponents), bases[v]};
+    return {opaque((codes & 0xfffff) | kExponents), opaque(codes >> 12 | kExponents),
+            kHasZeroPoints ? bases[v] : nullptr};
   }
 
-  Floats bases[static_cast<size_t>(kVectors)][static_cast<size_t>(kPlaces)];
+  Floats bases[kHasZeroPoints ? static_cast<size_t>(kVectors) : 1][static_cast<size_t>(kPlaces)];
 };
 
 // e2m1 codes times the scales of their step, or of their half of it.
-template <TileCode kCode>
+template <TileCode kE2M1>
 struct E2M1Decoder {
+  static constexpr TileCode kCode = kE2M1;
   static constexpr int kDepth = 8;
   static constexpr int kHalves = kCode == TileCode::kNvfp4 ? 2 : 1;
 
@@ -174,11 +178,6 @@ struct E2M1Decoder {
 
   Floats scales[static_cast<size_t>(kHalves)][static_cast<size_t>(kVectors)];
 };
-template <>
-struct Decoder<TileCode::kMxfp4> : E2M1Decoder<TileCode::kMxfp4> {};
-template <>
-struct Decoder<TileCode::kNvfp4> : E2M1Decoder<TileCode::kNvfp4> {};
-
 }  // namespace
 
 }  // namespace moebius::cpu

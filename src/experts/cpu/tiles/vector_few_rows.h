@@ -43,15 +43,15 @@ struct Fetch {
 };
 
 // A part of k in one place, and its sums.
-template <TileCode kCode, int kRows>
+template <typename Decoder, int kRows>
 struct FewRowsPart {
-  using Panels = typename PanelsOf<kCode>::Type;
+  using Panels = typename PanelsOf<Decoder::kCode>::Type;
   using Vector = typename Panels::Vector;
 
   void start(const TileGemm& g, const Part& of, Panels& panels, int place) {
     part = of;
     decoder.start_part(g, part.group);
-    units = g.units + part.first * unit_bytes(kCode);
+    units = g.units + part.first * unit_bytes(Decoder::kCode);
     for (int r = 0; r < kRows; ++r) {
       set_row(rows, r, g, part, r, panels.row(g, part, r, place * kRows + r));
       for (Vector& sum : sums[r]) {
@@ -61,23 +61,23 @@ struct FewRowsPart {
   }
 
   Part part;
-  Decoder<kCode> decoder;
+  Decoder decoder;
   const std::byte* units;
   Rows<typename Panels::Value> rows;
   Vector sums[static_cast<size_t>(kRows)][static_cast<size_t>(kVectors)];
 };
 
 // Sums parts of equal length in kPlaces places.
-template <TileCode kCode, int kRows, int kPlaces>
+template <typename Decoder, int kRows, int kPlaces>
 inline void sum_parts(const TileGemm& g,
-                      FewRowsPart<kCode, kRows> (&parts)[static_cast<size_t>(kPlaces)],
+                      FewRowsPart<Decoder, kRows> (&parts)[static_cast<size_t>(kPlaces)],
                       const Fetch* fetch) {
-  using Panels = typename PanelsOf<kCode>::Type;
+  using Panels = typename PanelsOf<Decoder::kCode>::Type;
   using Vector = typename Panels::Vector;
-  constexpr int kDepth = Decoder<kCode>::kDepth;
+  constexpr int kDepth = Decoder::kDepth;
   // Vectors of columns that share values of activations, where there are registers for them.
   constexpr int kBeside = kRows < kMostRows ? kChunks : 1;
-  constexpr int64_t kTileBytesOfCode = unit_bytes(kCode) / 2;
+  constexpr int64_t kTileBytesOfCode = unit_bytes(Decoder::kCode) / 2;
   constexpr int64_t kLines = kTileBytesOfCode / kTileRowBytes;
   // A copy, since sums in memory would be stored at each step.
   Vector sums[static_cast<size_t>(kPlaces)][static_cast<size_t>(kRows)]
@@ -86,7 +86,7 @@ inline void sum_parts(const TileGemm& g,
     const std::byte* units[static_cast<size_t>(kPlaces)];
     const std::byte* ahead[static_cast<size_t>(kPlaces)];
     for (int p = 0; p < kPlaces; ++p) {
-      units[p] = parts[p].units + s * unit_bytes(kCode);
+      units[p] = parts[p].units + s * unit_bytes(Decoder::kCode);
       ahead[p] = fetch[p].from(units[p]);
       parts[p].decoder.start_step(g, parts[p].part.first + s);
     }
@@ -137,17 +137,17 @@ inline void sum_parts(const TileGemm& g,
 }
 
 // Adds parts of k to C, from step `first` to `end`, one after the other.
-template <TileCode kCode, int kRows>
+template <typename Decoder, int kRows>
 inline void add_in_order(const TileGemm& g, int64_t first, int64_t end) {
-  using Panels = typename PanelsOf<kCode>::Type;
+  using Panels = typename PanelsOf<Decoder::kCode>::Type;
   Panels panels;
   GroupScales scales;
-  FewRowsPart<kCode, kRows> parts[1];
-  const Fetch fetch = {g.units + g.steps * unit_bytes(kCode), 0, g.fetch_ahead};
+  FewRowsPart<Decoder, kRows> parts[1];
+  const Fetch fetch = {g.units + g.steps * unit_bytes(Decoder::kCode), 0, g.fetch_ahead};
   for (Part part = part_at(g, first); part.first < end;
        part = part_at(g, part.first + part.steps)) {
     parts[0].start(g, part, panels, 0);
-    sum_parts<kCode, kRows, 1>(g, parts, &fetch);
+    sum_parts<Decoder, kRows, 1>(g, parts, &fetch);
     for (int r = 0; r < kRows; ++r) {
       add_to_c<Panels>(parts[0].rows, r, parts[0].sums[r], scales.of(g, part));
     }
@@ -155,30 +155,30 @@ inline void add_in_order(const TileGemm& g, int64_t first, int64_t end) {
 }
 
 // Adds all of k to C of one row, both halves side by side.
-template <TileCode kCode>
+template <typename Decoder>
 inline void add_halves(const TileGemm& g) {
-  using Panels = typename PanelsOf<kCode>::Type;
+  using Panels = typename PanelsOf<Decoder::kCode>::Type;
   using Vector = typename Panels::Vector;
   const int64_t part_steps = part_at(g, 0).steps;
   // Parts are equal, except where groups are not whole parts, or at the end of k.
   const bool are_equal = g.group_steps == 0 || g.group_steps % part_steps == 0;
   const int64_t half = g.steps / part_steps / 2;  // parts
   if (!are_equal || half == 0 || half > kMostWaiting) {
-    return add_in_order<kCode, 1>(g, 0, g.steps);
+    return add_in_order<Decoder, 1>(g, 0, g.steps);
   }
   Panels panels;
   GroupScales scales;
-  FewRowsPart<kCode, 1> parts[2];
+  FewRowsPart<Decoder, 1> parts[2];
   Vector waiting[static_cast<size_t>(kMostWaiting)][static_cast<size_t>(kVectors)];
-  const int64_t half_bytes = half * part_steps * unit_bytes(kCode);
-  const int64_t rest_bytes = g.steps * unit_bytes(kCode) - half_bytes;
+  const int64_t half_bytes = half * part_steps * unit_bytes(Decoder::kCode);
+  const int64_t rest_bytes = g.steps * unit_bytes(Decoder::kCode) - half_bytes;
   const Fetch fetch[2] = {{g.units + half_bytes, rest_bytes, g.fetch_ahead},
                           {g.units + 2 * half_bytes, rest_bytes, g.fetch_ahead}};
   for (int64_t i = 0; i < half; ++i) {
     for (int p = 0; p < 2; ++p) {
       parts[p].start(g, part_at(g, (p * half + i) * part_steps), panels, p);
     }
-    sum_parts<kCode, 1, 2>(g, parts, fetch);
+    sum_parts<Decoder, 1, 2>(g, parts, fetch);
     add_to_c<Panels>(parts[0].rows, 0, parts[0].sums[0], scales.of(g, parts[0].part));
     for (int v = 0; v < kVectors; ++v) {
       waiting[i][v] = parts[1].sums[0][v];
@@ -190,14 +190,14 @@ inline void add_halves(const TileGemm& g) {
     set_row<typename Panels::Value>(rows, 0, g, part, 0, nullptr);
     add_to_c<Panels>(rows, 0, waiting[i], scales.of(g, part));
   }
-  add_in_order<kCode, 1>(g, 2 * half * part_steps, g.steps);
+  add_in_order<Decoder, 1>(g, 2 * half * part_steps, g.steps);
 }
 
-template <TileCode kCode, int kRows = kMostRows>
+template <typename Decoder, int kRows = kMostRows>
 inline void multiply_few(const TileGemm& g) {
   if constexpr (kRows > 0) {
     if (g.rows < kRows) {
-      return multiply_few<kCode, kRows - 1>(g);
+      return multiply_few<Decoder, kRows - 1>(g);
     }
     for (int64_t r = 0; r < kRows; ++r) {
       for (int64_t half = 0; half < 2; ++half) {
@@ -205,9 +205,9 @@ inline void multiply_few(const TileGemm& g) {
       }
     }
     if constexpr (kRows == 1 && kMostRows > 1) {
-      add_halves<kCode>(g);
+      add_halves<Decoder>(g);
     } else {
-      add_in_order<kCode, kRows>(g, 0, g.steps);
+      add_in_order<Decoder, kRows>(g, 0, g.steps);
     }
   }
 }
@@ -216,22 +216,23 @@ inline void multiply_few(const TileGemm& g) {
 inline bool multiply_few_floats(const TileGemm& g) {
   switch (g.code) {
     case TileCode::kBF16:
-      multiply_few<TileCode::kBF16>(g);
+      multiply_few<BF16Decoder>(g);
       return true;
     case TileCode::kF16:
-      multiply_few<TileCode::kF16>(g);
+      multiply_few<F16Decoder>(g);
       return true;
     case TileCode::kF8E4M3:
-      multiply_few<TileCode::kF8E4M3>(g);
+      multiply_few<E4M3Decoder>(g);
       return true;
     case TileCode::kInt4:
-      multiply_few<TileCode::kInt4>(g);
+      g.zero_points != nullptr ? multiply_few<Int4Decoder<true>>(g)
+                               : multiply_few<Int4Decoder<false>>(g);
       return true;
     case TileCode::kMxfp4:
-      multiply_few<TileCode::kMxfp4>(g);
+      multiply_few<E2M1Decoder<TileCode::kMxfp4>>(g);
       return true;
     case TileCode::kNvfp4:
-      multiply_few<TileCode::kNvfp4>(g);
+      multiply_few<E2M1Decoder<TileCode::kNvfp4>>(g);
       return true;
     default:
       return false;

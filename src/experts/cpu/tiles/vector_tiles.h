@@ -146,7 +146,7 @@ inline void multiply_integers(const TileGemm& g) {
 #ifdef __AVX512VNNI__
   avx512::multiply_integers(g);
 #else
-  g.rows <= kMostRows ? multiply_few<TileCode::kI8>(g) : multiply_many<IntPanels>(g);
+  g.rows <= kMostRows ? multiply_few<Int8Decoder>(g) : multiply_many<IntPanels>(g);
 #endif
 }
 
