@@ -7,9 +7,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "core/backoff.h"
+#include "core/loop_times.h"
 
 namespace moebius {
 
@@ -24,8 +26,26 @@ class Countdown {
   // Waits until count_down() has been called `count` times, and returns true.  Returns false when
   // `failed` is set before that.
   bool await(const std::atomic<bool>& failed) const {
+    if (is_over()) {
+      return true;
+    }
+    LoopClock* const clock = LoopClock::current();
+    if (clock == nullptr) {
+      return wait(failed);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const bool is_done = wait(failed);
+    clock->add_stalled(std::chrono::steady_clock::now() - begin);
+    return is_done;
+  }
+
+ private:
+  bool is_over() const {
+    return left_.load(std::memory_order_acquire) <= 0;  // pairs with count_down
+  }
+  bool wait(const std::atomic<bool>& failed) const {
     Backoff backoff(1, 1);
-    while (left_.load(std::memory_order_acquire) > 0) {  // pairs with count_down
+    while (!is_over()) {
       if (failed.load(std::memory_order_relaxed)) {
         return false;
       }
@@ -34,7 +54,6 @@ class Countdown {
     return true;
   }
 
- private:
   std::atomic<int64_t> left_;
 };
 

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 
+#include "core/loop_times.h"
 #include "core/worker_team.h"
 #include "moebius/error.h"
 
@@ -25,8 +27,19 @@ struct Loop {
   std::atomic<int64_t> next{0};
   std::mutex mutex;  // guards error
   std::exception_ptr error;
+  std::optional<LoopClock::Loop> times;  // while somebody measures
 
   void work(int thread_idx) noexcept {
+    if (times) {
+      times->thread_began();
+    }
+    run_tasks(thread_idx);
+    if (times) {
+      times->thread_ended();
+    }
+  }
+
+  void run_tasks(int thread_idx) noexcept {
     try {
       for (int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < num_tasks;
            task = next.fetch_add(1, std::memory_order_relaxed)) {
@@ -52,11 +65,24 @@ void run_tasks(const Stream& stream, int64_t num_tasks, TaskFn fn, void* body) {
     }
     return;
   }
-  Loop loop{.num_tasks = num_tasks, .fn = fn, .body = body, .next = 0, .mutex = {}, .error = {}};
+  Loop loop{.num_tasks = num_tasks,
+            .fn = fn,
+            .body = body,
+            .next = 0,
+            .mutex = {},
+            .error = {},
+            .times = {}};
+  LoopClock* const clock = LoopClock::current();
+  if (clock != nullptr) {
+    loop.times.emplace(num_threads);
+  }
   worker_team::run(
       num_threads,
       [](void* context, int thread_idx) noexcept { static_cast<Loop*>(context)->work(thread_idx); },
       &loop);
+  if (clock != nullptr) {
+    loop.times->end(*clock);
+  }
   if (loop.error) {
     std::rethrow_exception(loop.error);
   }

@@ -17,6 +17,7 @@
 #include "app/run/layer_cost.h"
 #include "app/run/rank_run.h"
 #include "checkpoint/random_fill.h"
+#include "core/loop_times.h"
 #include "moebius/profile.h"
 #include "moebius/workspace.h"
 #include "problems/statistics.h"
@@ -44,6 +45,10 @@ const std::vector<app::Column> kColumns = {
     {"experts_share", "experts", Unit::kPercent},
     {"finalize_share", "finalize", Unit::kPercent},
     {"shared_share", "shared", Unit::kPercent},
+    {"serial_share", "serial", Unit::kPercent},
+    {"start_share", "start", Unit::kPercent},
+    {"stalled_share", "stalled", Unit::kPercent},
+    {"end_share", "end", Unit::kPercent},
 };
 
 constexpr std::string_view kWholeCall = "call";
@@ -68,11 +73,12 @@ class LayerCase {
   // among its tokens.
   double call() {
     prepare();
+    const LoopClock clock;
     const double seconds = seconds_of([&] {
       const Profile::Span span(&profile_, kWholeCall);
       layer_->forward(hidden_, output_, context_);
     });
-    record();
+    record(clock.times());
     return seconds;
   }
 
@@ -106,6 +112,9 @@ class LayerCase {
     for (const std::vector<double>& shares : shares_) {
       values.push_back(app::median(shares));
     }
+    for (const std::vector<double>& shares : loop_shares_) {
+      values.push_back(app::median(shares));
+    }
     return values;
   }
 
@@ -123,7 +132,7 @@ class LayerCase {
     profile_.clear();
   }
 
-  void record() {
+  void record(const LoopTimes& loops) {
     const app::Work work = app::call_work(cycle_.cost(), layer_->expert_load(), num_tokens_).all();
     flops_.push_back(static_cast<double>(work.flops));
     bytes_.push_back(static_cast<double>(work.bytes));
@@ -131,6 +140,14 @@ class LayerCase {
       shares_[s].push_back(app::stage_us(profile_, app::kStages[s]) /
                            app::stage_us(profile_, kWholeCall));
     }
+    const double call_us = app::stage_us(profile_, kWholeCall);
+    const auto share = [&](LoopTimes::Time time) {
+      return static_cast<double>(time.count()) * 1e-3 / call_us;
+    };
+    loop_shares_[0].push_back(context_.stream.num_threads() > 1 ? 1.0 - share(loops.total()) : 0.0);
+    loop_shares_[1].push_back(share(loops.start));
+    loop_shares_[2].push_back(share(loops.stalled));
+    loop_shares_[3].push_back(share(loops.end));
   }
 
   LayerCycle& cycle_;
@@ -149,6 +166,9 @@ class LayerCase {
   std::vector<double> flops_;
   std::vector<double> bytes_;
   std::array<std::vector<double>, app::kStages.size()> shares_;
+  // Of a call: outside of parallel loops; and within them, until threads begin, where tasks wait
+  // for each other, and until all threads have ended.
+  std::array<std::vector<double>, 4> loop_shares_;
 };
 
 Operand operand_of(const std::string& quant) {
