@@ -111,24 +111,31 @@ FoundPeak find_peak(Operand operand, const Stream& stream, Take take) {
   return best;
 }
 
-constexpr int64_t kLine = 64;
-// Why 4096: it was the fastest on the machines at hand.  The hardware's own prefetching stops at
-// each page.
-constexpr int64_t kPrefetchAhead = 4096;
-
+// Sums `bytes` from two places at once, which are the halves.  Why: a core reads faster in two
+// places than in one, as the hardware's own prefetching works page by page; fetched 1 KiB ahead, it
+// was the fastest of 16 loops on the machines at hand.  Why vectors: additions of words took twice
+// as long as reading.
 uint64_t sum_words(const std::byte* from, int64_t bytes) {
-  uint64_t sum[8] = {};
-  for (int64_t at = 0; at < bytes; at += kLine) {
-    __builtin_prefetch(from + at + kPrefetchAhead);
-    uint64_t words[8];
-    std::memcpy(words, from + at, kLine);
-    for (int i = 0; i < 8; ++i) {
-      sum[i] += words[i];
+  typedef uint64_t Words __attribute__((vector_size(16)));
+  constexpr int64_t kLine = 64;
+  constexpr int64_t kAhead = 1024;
+  constexpr int64_t kWords = kLine / static_cast<int64_t>(sizeof(Words));
+  const int64_t half = bytes / 2;
+  Words sums[kWords] = {};
+  for (int64_t at = 0; at < half; at += kLine) {
+    for (const std::byte* line : {from + at, from + half + at}) {
+      __builtin_prefetch(line + kAhead);
+#pragma GCC unroll 4  // this file may be compiled for size
+      for (int64_t i = 0; i < kWords; ++i) {
+        Words words;
+        std::memcpy(&words, line + i * static_cast<int64_t>(sizeof(Words)), sizeof(Words));
+        sums[i] += words;
+      }
     }
   }
   uint64_t total = 0;
-  for (const uint64_t s : sum) {
-    total += s;
+  for (const Words& sum : sums) {
+    total += sum[0] + sum[1];
   }
   return total;
 }
