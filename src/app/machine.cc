@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "core/cpu_caches.h"
 #include "core/cpu_features.h"
 
 namespace moebius::app {
@@ -52,16 +53,7 @@ std::vector<std::pair<std::string, bool>> cpu_isa() {
 }
 
 int64_t last_level_cache_bytes() {
-  int64_t bytes = 0;
-  for (int index = 0;; ++index) {  // the last one that exists is the last level
-    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
-    int64_t size = 0;
-    char unit = 0;
-    if (!(file >> size >> unit)) {
-      return bytes;
-    }
-    bytes = size << (unit == 'G' ? 30 : unit == 'M' ? 20 : 10);
-  }
+  return cpu_caches().last_level_bytes;
 }
 
 int64_t memory_bytes() {

@@ -16,7 +16,9 @@
 #include "app/progress.h"
 #include "app/report/report.h"
 #include "checkpoint/model_files.h"
+#include "core/cpu_caches.h"
 #include "core/cpu_features.h"
+#include "experts/cpu/tiles/tile_tuning.h"
 #include "moebius/checkpoint.h"
 #include "moebius/device.h"
 #include "moebius/error.h"
@@ -83,6 +85,17 @@ Report about_this_place() {
                {"threads", Stream::cpu().num_threads()},
                {"memory_bytes", memory_bytes(), Unit::kBytes},
                {"isa", isa.empty() ? "no vector extensions in use" : isa}});
+  const CpuCaches& caches = cpu_caches();
+  const cpu::TileTuning tuning = cpu::tile_tuning();
+  report.line(
+      "machine", "caches",
+      "{l1_data_bytes} L1, {l2_bytes} L2, {last_level_cache_bytes} last level; experts fetch "
+      "{fetch_ahead_bytes} ahead, beside panels of {panel_bytes}",
+      {{"l1_data_bytes", caches.l1_data_bytes, Unit::kBytes},
+       {"l2_bytes", caches.l2_bytes, Unit::kBytes},
+       {"last_level_cache_bytes", caches.last_level_bytes, Unit::kBytes},
+       {"fetch_ahead_bytes", tuning.fetch_ahead, Unit::kBytes},
+       {"panel_bytes", tuning.panel_bytes, Unit::kBytes}});
   for (const auto& [name, value] : build_facts()) {
     report.line("build", name, "{" + name + "}", {{name, value}});
   }

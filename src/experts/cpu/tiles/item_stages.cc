@@ -15,8 +15,6 @@ namespace moebius::cpu {
 
 namespace {
 
-// Bytes of GEMM1's panels that leave room in a 2 MiB L2 for what streams past.
-constexpr int64_t kPanelBudget = int64_t{5} << 18;
 constexpr int64_t kMostItemRows = 640;
 // Outputs from this size on would only push weights and panels out of the caches.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
@@ -127,6 +125,7 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
     : desc_(desc),
       kernels_(kernels),
       operand_(operand),
+      tuning_(tile_tuning()),
       gemm1_(make_gemm({a1,
                         weights.quant.a1,
                         weights.w1,
@@ -158,7 +157,7 @@ void ItemStages::repack(const ExpertWeights& weights, const Stream& stream) {
 
 int64_t ItemStages::most_rows() const {
   const int64_t line_bytes = gemm1_.weight.lines() * kTileRowBytes;
-  return std::clamp(kPanelBudget / line_bytes / kPanelRows * kPanelRows, kLeastItemRows,
+  return std::clamp(tuning_.panel_bytes / line_bytes / kPanelRows * kPanelRows, kLeastItemRows,
                     kMostItemRows);
 }
 
@@ -248,6 +247,7 @@ void ItemStages::multiply(const ItemWork& work,
   product.a = rows.panels;
   product.rows = work.item.rows();
   product.c = work.own.c[block % 2];
+  product.fetch_ahead = tuning_.fetch_ahead;
   if (block + 1 < w.num_blocks()) {
     w.set_next(expert, block + 1, product);
   } else if (later.after_last != nullptr) {
@@ -284,7 +284,7 @@ void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) con
   // In a whole item, weights have pushed what was written first out of L2.
   const int64_t hidden_bytes = gemm2_.panels_bytes(item.rows());
   const bool is_whole = end - begin == gemm1_.weight.num_blocks();
-  if (in_panels && is_whole && item.rows() > kPanelRows && hidden_bytes <= kPanelBudget) {
+  if (in_panels && is_whole && item.rows() > kPanelRows && hidden_bytes <= tuning_.panel_bytes) {
     later.beside_last = {panels, static_cast<size_t>(hidden_bytes)};
   }
   if (in_panels) {

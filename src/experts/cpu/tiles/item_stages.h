@@ -16,6 +16,7 @@
 #include "experts/cpu/tiles/items.h"
 #include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
+#include "experts/cpu/tiles/tile_tuning.h"
 #include "experts/quantized_rows.h"
 
 namespace moebius::cpu {
@@ -169,6 +170,7 @@ class ItemStages {
   ExpertsDesc desc_;
   const TileKernels& kernels_;
   Operand operand_;
+  TileTuning tuning_;
   ItemGemm gemm1_;
   ItemGemm gemm2_;
 };
