@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -104,7 +105,7 @@ TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
     const CudaLowLatencyLayout l = layout_of(c);
     const int64_t num_experts = c.num_local * c.num_ranks;
     const auto map = DispatchSharedMap::make(l, num_experts, c.num_local);
-    EXPECT_GE(map.placement - map.tokens_ranks, 8 * c.max_tokens * rank_mask_words(c.num_ranks));
+    EXPECT_GE(map.placement, 8 * c.max_tokens * rank_mask_words(c.num_ranks));
     EXPECT_GE(map.ids - map.placement, 4 * num_experts);
     EXPECT_GE(map.counts - map.ids, 4 * (c.max_tokens * c.topk + 3));
     EXPECT_GE(map.bases - map.counts, 4 * num_experts);
@@ -112,6 +113,23 @@ TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
     EXPECT_GE(map.bytes - map.num_messages, 4 * c.num_ranks);
     EXPECT_EQ(map.ids % 16, 0);  // read four at a time
   }
+}
+
+TEST(LowLatencyCudaDivisor, DividesAllThatIsNotNegative) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  for (int d = 1; d <= 1100; ++d) {
+    const Divisor divisor = Divisor::of(d);
+    for (int n = 0; n < 4 * d; ++n) {
+      ASSERT_EQ(divisor.quotient(n), n / d) << n << " / " << d;
+    }
+    for (int q = kMost / d; q > kMost / d - 1000; --q) {  // just below multiples of d, and at them
+      ASSERT_EQ(divisor.quotient(q * d), q) << q << " * " << d;
+      ASSERT_EQ(divisor.quotient(q * d - 1), q - 1) << q << " * " << d;
+    }
+    ASSERT_EQ(divisor.quotient(kMost), kMost / d) << d;
+  }
+  EXPECT_EQ(Divisor::of(kMost).quotient(kMost), 1);
+  EXPECT_EQ(Divisor::of(kMost).quotient(kMost - 1), 0);
 }
 
 TEST(LowLatencyCudaWords, KeepBothHalves) {

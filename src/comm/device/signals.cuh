@@ -183,96 +183,91 @@ __device__ inline Fault expired_fault(const SignalContext& context,
           epoch};
 }
 
-// The slow part of a wait of low latency; kHere: it goes on.  Why it is a function of its own: its
-// kernels have 64 registers per thread, none of which it may cost.
-__device__ __noinline__ inline Awaited look_around(const SignalContext& context,
-                                                   SignalOp op,
-                                                   uint32_t epoch,
-                                                   int peer,
-                                                   uint64_t seen,
-                                                   uint64_t start,
-                                                   uint32_t polls) {
+// The slow part of a wait; kHere: it goes on.  The caller's kernel may exclude ranks where
+// kMayExclude.
+template <bool kMayExclude>
+__device__ inline Awaited look_around(const SignalContext& context,
+                                      SignalOp op,
+                                      uint32_t epoch,
+                                      int peer,
+                                      uint64_t seen,
+                                      uint64_t start,
+                                      uint32_t polls) {
   const Fault fault = expired_fault(context, op, epoch, peer);
   if (must_end(context, fault, polls)) {
     return Awaited::kFailed;
   }
   const uint64_t now = ptx::globaltimer();
-  if (!context.excludes_missing) {
-    if (now - start <= context.timeout_ns) {
-      return Awaited::kHere;
-    }
-  } else {
+  const bool may_exclude = kMayExclude && context.excludes_missing;
+  if (may_exclude) {
     const uint64_t word = ptx::ld_relaxed_sys(context.exclusions->dead.words + peer / 64);
     if ((word >> peer % 64 & 1) != 0) {
       return Awaited::kExcluded;
     }
     tell_of_wait(context, start, now);
-    if (!is_overdue(context, peer, start, now)) {
-      return Awaited::kHere;
-    }
-    if (peer != context.rank) {  // otherwise blocks of this rank never came
-      exclude(context, fault);
-      return Awaited::kExcluded;
-    }
+  }
+  if (may_exclude ? !is_overdue(context, peer, start, now) : now - start <= context.timeout_ns) {
+    return Awaited::kHere;
+  }
+  if (may_exclude && peer != context.rank) {  // otherwise blocks of this rank never came
+    exclude(context, fault);
+    return Awaited::kExcluded;
   }
   raise_fault(context, fault, seen);
   return Awaited::kFailed;
 }
 
-// One thread waits until the signal has reached `epoch`, and stores its value to *seen.  When this
-// or another rank has failed, the kernel must end without touching its peers' memory.
+// How a wait has ended, and the signal that was seen last.
+struct Seen {
+  uint64_t signal;
+  Awaited got;
+};
+
+// One thread looks again and again for a signal that was not there at first.  Every 64 times it
+// calls look(seen, start, polls), as look_around is called, and goes on while that is kHere.
+template <typename Look>
+__device__ __forceinline__ Seen keep_looking(const uint64_t* signal,
+                                             uint32_t epoch,
+                                             const Look& look) {
+  const uint64_t start = ptx::globaltimer();
+  for (uint32_t polls = 1;; ++polls) {
+    const uint64_t seen = ptx::ld_acquire_sys(signal);
+    if (has_just_reached(signal_epoch(seen), epoch)) {
+      return {seen, Awaited::kHere};
+    }
+    if (polls % 64 == 0) {
+      const Awaited got = look(seen, start, polls);
+      if (got != Awaited::kHere) {
+        return {seen, got};
+      }
+    }
+  }
+}
+
+// One thread waits until the signal has reached `epoch`, and stores its value to *seen.  False when
+// this or another rank has failed: the kernel must then end without touching its peers' memory.
 //
 // Why the writer is at most two calls ahead: it ends call e only when every live rank has told it
 // of call e (high throughput: the notices of a dispatch, `ready` of a combine), so its call e + 2
 // begins after this rank's call e has ended.  The send half of a low-latency dispatch awaits
 // nothing of its own call, but it awaits `unpacked` of the call before last, which this rank tells
 // in the same call.
-template <bool kMayExclude>
-__device__ inline Awaited await_peer(const SignalContext& context,
-                                     SignalOp op,
-                                     uint32_t epoch,
-                                     int peer,
-                                     const uint64_t* signal,
-                                     uint64_t* seen) {
-  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what the writer stored before it
-  if (has_just_reached(signal_epoch(*seen), epoch)) {
-    return Awaited::kHere;
-  }
-  const uint64_t start = ptx::globaltimer();
-  for (uint32_t polls = 1;; ++polls) {
-    *seen = ptx::ld_acquire_sys(signal);
-    if (has_just_reached(signal_epoch(*seen), epoch)) {
-      return Awaited::kHere;
-    }
-    if (polls % 64 != 0) {
-      continue;
-    }
-    if constexpr (kMayExclude) {
-      const Awaited now = look_around(context, op, epoch, peer, *seen, start, polls);
-      if (now != Awaited::kHere) {
-        return now;
-      }
-    } else {
-      const Fault fault = expired_fault(context, op, epoch, peer);
-      if (must_end(context, fault, polls)) {
-        return Awaited::kFailed;
-      }
-      if (ptx::globaltimer() - start > context.timeout_ns) {
-        raise_fault(context, fault, *seen);
-        return Awaited::kFailed;
-      }
-    }
-  }
-}
-
-// The same where no rank is excluded while it is awaited.  False when the kernel must end.
 __device__ inline bool await_signal(const SignalContext& context,
                                     SignalOp op,
                                     uint32_t epoch,
                                     int peer,
                                     const uint64_t* signal,
                                     uint64_t* seen) {
-  return await_peer<false>(context, op, epoch, peer, signal, seen) == Awaited::kHere;
+  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what the writer stored before it
+  if (has_just_reached(signal_epoch(*seen), epoch)) {
+    return true;
+  }
+  const Seen last =
+      keep_looking(signal, epoch, [&](uint64_t now_seen, uint64_t start, uint32_t polls) {
+        return look_around<false>(context, op, epoch, peer, now_seen, start, polls);
+      });
+  *seen = last.signal;
+  return last.got == Awaited::kHere;
 }
 
 }  // namespace moebius::comm

@@ -35,30 +35,25 @@ __device__ __forceinline__ Term find_term(const LowLatencyCombineCall& combine,
   return term;
 }
 
-// One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
-// the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
-template <bool kMayExclude>
-__device__ __forceinline__ bool await_rows(
-    const Args& args, const Block& block, int token, int part, bool contributes, int rank) {
+// The rest of await_rows where it has not seen all, or where waits are noted.
+__device__ __noinline__ inline bool keep_awaiting_rows(
+    const Args& args, const Block& block, const uint64_t* flag, bool contributes, int rank) {
   const LowLatencyCombineCall& combine = args.combine;
-  const LowLatencyCall& call = combine.call;
-  const CudaLowLatencyLayout& layout = call.layout;
-  const int64_t selection = int64_t{token} * layout.topk + lane_id();
-  const uint64_t* flag = word_at(call.window(call.rank()),
-                                 layout.return_flag_at(bank_of(block.epoch), selection, part));
   if (combine.wait_us != nullptr) {
     const uint64_t ns =
         time_until_here(args.signals(), block.epoch, contributes, flag, block.begin_ns);
     if (contributes) {
-      atomicMax(reinterpret_cast<unsigned long long*>(&call.state->wait_ns[rank]),
+      atomicMax(reinterpret_cast<unsigned long long*>(&combine.call.state->wait_ns[rank]),
                 static_cast<unsigned long long>(ns));
     }
   }
   Awaited got = Awaited::kHere;
   if (contributes) {
-    uint64_t seen = 0;
-    got = await_peer<kMayExclude>(args.signals(), kOp, block.epoch, rank, flag, &seen);
-    if (got == Awaited::kHere && signal_value(seen) != static_cast<uint32_t>(combine.coding)) {
+    const Seen last = keep_awaiting(args.signals(), kOp, block.epoch, rank, flag);
+    got = last.got;
+    if (got == Awaited::kHere &&
+        signal_value(last.signal) != static_cast<uint32_t>(combine.coding)) {
+      const CudaLowLatencyLayout& layout = combine.call.layout;
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));
       const bool is_coded = combine.coding != LowLatencyCoding::kNone;
@@ -68,6 +63,27 @@ __device__ __forceinline__ bool await_rows(
     }
   }
   return agree(got) != Awaited::kFailed;
+}
+
+// One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
+// the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
+__device__ __forceinline__ bool await_rows(
+    const Args& args, const Block& block, int token, int part, bool contributes, int rank) {
+  const LowLatencyCombineCall& combine = args.combine;
+  const CudaLowLatencyLayout& layout = combine.call.layout;
+  const int64_t selection = int64_t{token} * layout.topk + lane_id();
+  const uint64_t* flag = word_at(block.own_bank, layout.return_flag_at(0, selection, part));
+  bool is_here = combine.wait_us == nullptr;
+  if (contributes && is_here) {
+    const uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with publish_parts: the rows
+    is_here = has_just_reached(signal_epoch(seen), block.epoch) &&
+              signal_value(seen) == static_cast<uint32_t>(combine.coding);
+  }
+  if (__all_sync(kAllLanes, is_here) != 0) {
+    __syncwarp();  // what each lane has acquired is visible to all
+    return true;
+  }
+  return keep_awaiting_rows(args, block, flag, contributes, rank);
 }
 
 // Adds the longest wait for each rank to the caller's statistics.  The whole block calls it when it

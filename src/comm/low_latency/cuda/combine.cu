@@ -46,17 +46,12 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
 
 // A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
 // the kernel must end.
-template <typename Type, typename Word, LowLatencySum kSum, bool kMayExclude>
+template <typename Type, typename Word, LowLatencySum kSum>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
   using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   const LowLatencyCombineCall& combine = args.combine;
-  const LowLatencyCall& call = combine.call;
-  const CudaLowLatencyLayout& layout = call.layout;
-  const int bank = bank_of(block.epoch);
-  std::byte* window = call.window(call.rank());
-  const int64_t first_selection = int64_t{token} * layout.topk;
-
+  const CudaLowLatencyLayout& layout = combine.call.layout;
   const Term own = find_term(combine, block, token);
   bool contributes = own.contributes;
   float weight = own.weight;
@@ -68,16 +63,18 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     weight = 1.0f;
   }
   const int part = chunk * 32 * kPerWord / kPartElements;
-  if (!await_rows<kMayExclude>(args, block, token, part, contributes, rank)) {
+  if (!await_rows(args, block, token, part, contributes, rank)) {
     return false;
   }
+  token = ptx::opaque(token);
+  chunk = ptx::opaque(chunk);
   uint32_t terms = __ballot_sync(kAllLanes, contributes);
   if constexpr (kSum == LowLatencySum::kRanks) {
     terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
   }
   const int element = (chunk * 32 + lane_id()) * kPerWord;
   const bool is_inside = element < layout.hidden;
-  const std::byte* base = window + layout.returned_at(bank, first_selection) +
+  const std::byte* base = block.own_bank + layout.returned_at(0, int64_t{token} * layout.topk) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
   const Word sum = weighted_sum<Type, Word>(terms, weight, is_inside, [&](int term) {
     const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
@@ -91,8 +88,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   return true;
 }
 
-// Why kMayExclude is a parameter: see dispatch.cu.
-template <typename Type, typename Word, LowLatencySum kSum, bool kMayExclude>
+template <typename Type, typename Word, LowLatencySum kSum>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -110,8 +106,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders &&
-          !send_sums<Type, Word, kMayExclude>(SendCursor(args, block, num_senders))) {
+      if (warp_id() < num_senders && !send_sums<Type, Word>(SendCursor(args, block, num_senders))) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
@@ -128,12 +123,12 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(typename Type::Element));
-    const int chunks = (layout.hidden + kChunk - 1) / kChunk;
-    for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
+#pragma unroll 1
+    for (int item = receive_unit(warp_id()); item < combine.num_tokens * combine.chunks.divisor;
          item += num_receive_units()) {
-      if (!receive_chunk<Type, Word, kSum, kMayExclude>(args, block, item / chunks,
-                                                        item % chunks)) {
+      const int token = combine.chunks.quotient(item);
+      if (!receive_chunk<Type, Word, kSum>(args, block, token,
+                                           item - token * combine.chunks.divisor)) {
         return;
       }
     }
@@ -146,11 +141,10 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 using Kernel = void (*)(Args);
 
 // Rows that are not aligned to 16 bytes are moved by single elements.
-template <typename Type, LowLatencySum kSum, bool kMayExclude>
+template <typename Type, LowLatencySum kSum>
 Kernel find_kernel(bool is_aligned) {
   using Single = std::conditional_t<sizeof(typename Type::Element) == 4, uint32_t, uint16_t>;
-  return is_aligned ? combine_kernel<Type, int4, kSum, kMayExclude>
-                    : combine_kernel<Type, Single, kSum, kMayExclude>;
+  return is_aligned ? combine_kernel<Type, int4, kSum> : combine_kernel<Type, Single, kSum>;
 }
 
 // Rows of a logfmt coding.
@@ -159,40 +153,36 @@ Kernel find_logfmt_kernel(DType dtype) {
                        [](auto row) -> Kernel { return combine_logfmt_kernel<decltype(row)>; });
 }
 
-template <bool kMayExclude>
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
   return with_row_type(dtype, [&](auto row) {
     using Type = decltype(row);
-    return sum == LowLatencySum::kRanks
-               ? find_kernel<Type, LowLatencySum::kRanks, kMayExclude>(is_aligned)
-               : find_kernel<Type, LowLatencySum::kSelections, kMayExclude>(is_aligned);
+    return sum == LowLatencySum::kRanks ? find_kernel<Type, LowLatencySum::kRanks>(is_aligned)
+                                        : find_kernel<Type, LowLatencySum::kSelections>(is_aligned);
   });
-}
-
-Kernel find_kernel(bool may_exclude, DType dtype, LowLatencySum sum, bool is_aligned) {
-  return may_exclude ? find_kernel<true>(dtype, sum, is_aligned)
-                     : find_kernel<false>(dtype, sum, is_aligned);
 }
 
 }  // namespace
 
-void load_low_latency_combine(
-    int device, DType dtype, LowLatencySum sum, bool may_exclude, int64_t shared_bytes) {
+void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes) {
   for (const bool is_aligned : {true, false}) {
     cuda::allow_shared_bytes(
-        device, reinterpret_cast<const void*>(find_kernel(may_exclude, dtype, sum, is_aligned)),
-        shared_bytes);
+        device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
   }
   cuda::load_kernels(device, {reinterpret_cast<const void*>(find_logfmt_kernel(dtype))});
 }
 
 void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid) {
-  const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
+  const CudaLowLatencyLayout& layout = call.call.layout;
+  const bool is_aligned = row_alignment(layout, call.x, call.out) % 16 == 0;
   const bool is_coded = call.coding != LowLatencyCoding::kNone;
-  launch_call(is_coded ? find_logfmt_kernel(call.dtype)
-                       : find_kernel(call.call.signals.excludes_missing, call.dtype, call.sum,
-                                     alignment % 16 == 0),
-              Args{call}, grid, "low latency combine");
+  const int chunk = is_coded     ? static_cast<int>(logfmt::kGroup)
+                    : is_aligned ? 32 * 16 / layout.element_bytes
+                                 : 32;
+  LowLatencyCombineCall with_chunks = call;
+  with_chunks.chunks = Divisor::of((layout.hidden + chunk - 1) / chunk);
+  launch_call(
+      is_coded ? find_logfmt_kernel(call.dtype) : find_kernel(call.dtype, call.sum, is_aligned),
+      Args{with_chunks}, grid, "low latency combine");
 }
 
 }  // namespace moebius::comm

@@ -102,7 +102,7 @@ __device__ bool receive_logfmt(const Args& args, const Block& block, int token, 
   const CudaLowLatencyLayout& layout = call.layout;
   const Term own = find_term(combine, block, token);
   const int part = group * static_cast<int>(logfmt::kGroup) / kPartElements;
-  if (!await_rows<true>(args, block, token, part, own.contributes, own.rank)) {
+  if (!await_rows(args, block, token, part, own.contributes, own.rank)) {
     return false;
   }
   float sum[kLogfmtPerLane] = {};
@@ -151,10 +151,11 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-    const int num_groups = call.layout.hidden / static_cast<int>(logfmt::kGroup);
-    for (int item = receive_unit(warp_id()); item < combine.num_tokens * num_groups;
+#pragma unroll 1
+    for (int item = receive_unit(warp_id()); item < combine.num_tokens * combine.chunks.divisor;
          item += num_receive_units()) {
-      if (!receive_logfmt<Type>(args, block, item / num_groups, item % num_groups)) {
+      const int token = combine.chunks.quotient(item);
+      if (!receive_logfmt<Type>(args, block, token, item - token * combine.chunks.divisor)) {
         return;
       }
     }

@@ -156,7 +156,7 @@ class CudaLowLatency final : public LowLatency::State {
   uint32_t num_given_up_ = 0;         // how often a rank was
   uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
   int num_blocks_ = 0;
-  int64_t dispatch_shared_ = 0;
+  comm::DispatchSharedMap dispatch_shared_{};
   int64_t combine_shared_ = 0;
   int max_unit_parts_ = 1;
   CombineTuning tuning_ = combine_tuning;
@@ -200,26 +200,24 @@ CudaLowLatency::CudaLowLatency(Group& g,
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
   // Sized for the rank with most experts, so that all ranks accept or refuse together.
   dispatch_shared_ =
-      comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
+      comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local);
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
   max_unit_parts_ =
       comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
   combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
-  if (std::max(dispatch_shared_, combine_shared_) > most) {
+  if (std::max(dispatch_shared_.bytes, combine_shared_) > most) {
     throw Unsupported(fmt::format(
         "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "
         "shared memory per block, at most {} are possible",
         to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
-        layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
+        layout_.max_local, std::max(dispatch_shared_.bytes, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, g.size(),
-                                  options.excludes_missing, dispatch_shared_);
+                                  dispatch_shared_.bytes);
   if (options.in_dtype == DType::kF32) {  // rows of other types travel as elements of two bytes
-    comm::load_low_latency_dispatch(device_.index, DType::kBF16, g.size(), options.excludes_missing,
-                                    dispatch_shared_);
+    comm::load_low_latency_dispatch(device_.index, DType::kBF16, g.size(), dispatch_shared_.bytes);
   }
-  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum,
-                                 options.excludes_missing, combine_shared_);
+  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
   // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
   // device, that is for the work of this process there.  A process does not wait for the work of
@@ -277,6 +275,8 @@ void CudaLowLatency::resume(const Stream& stream) {
 comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
   comm::LowLatencyCall call{};
   call.layout = layout_;
+  call.ranks = comm::Divisor::of(layout_.num_ranks);
+  call.parts = comm::Divisor::of(layout_.num_parts);
   call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
   call.signals.rank = group.rank();
   call.signals.num_ranks = group.size();
@@ -344,8 +344,10 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
     // Rows of other types travel as elements of two bytes; a message has the same place.
     call.dtype = DType::kBF16;
     call.call.layout = layout_.with_rows(row.value_bytes / 2, 2);
+    call.call.parts = comm::Divisor::of(call.call.layout.num_parts);
   }
   call.cast = input.cast;
+  call.shared = dispatch_shared_;
   call.max_tokens = static_cast<int>(room_of(input));
   call.scale_at = row.scale_offset();
   call.scale_bytes = is_cast ? 0 : static_cast<int>(row.scale_bytes);
@@ -437,7 +439,7 @@ const CudaHandle& CudaLowLatency::own_handle(const LowLatencyHandle& handle) con
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
   comm::launch_low_latency_dispatch(
-      call, {num_blocks_, dispatch_shared_, device_.index, stream.native_handle()});
+      call, {num_blocks_, dispatch_shared_.bytes, device_.index, stream.native_handle()});
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {

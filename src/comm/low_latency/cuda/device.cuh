@@ -70,6 +70,9 @@ __device__ __forceinline__ void store_word(uint32_t* to, uint32_t value) {
 __device__ __forceinline__ void store_word(uint16_t* to, uint16_t value) {
   *to = value;
 }
+__device__ __forceinline__ void store_word(uint8_t* to, uint8_t value) {
+  *to = value;
+}
 __device__ __forceinline__ int4 load_word(const int4* from) {
   return ptx::ld_no_allocate(from);
 }
@@ -77,6 +80,9 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* from) {
   return *from;
 }
 __device__ __forceinline__ uint16_t load_word(const uint16_t* from) {
+  return *from;
+}
+__device__ __forceinline__ uint8_t load_word(const uint8_t* from) {
   return *from;
 }
 
@@ -91,19 +97,8 @@ __device__ __forceinline__ Awaited agree(Awaited own) {
                                                              : Awaited::kExcluded;
 }
 
-// One warp awaits a word for each of its lanes below `num`.
-__device__ __forceinline__ Awaited await_lanes(const SignalContext& signals,
-                                               SignalOp op,
-                                               uint32_t epoch,
-                                               int num,
-                                               int peer,
-                                               const uint64_t* word,
-                                               uint64_t* seen) {
-  return agree(lane_id() < num ? await_peer<true>(signals, op, epoch, peer, word, seen)
-                               : Awaited::kHere);
-}
-
-// These are rare, and functions of their own, as look_around() is.
+// These are rare, or slow anyway, and not inlined: kernels of low latency have 64 registers per
+// thread, none of which they may take, and their code must be short, since it is fetched anew.
 __device__ __noinline__ inline bool is_call_aborted(const SignalContext& signals) {
   return is_aborted(signals);
 }
@@ -117,15 +112,46 @@ __device__ __noinline__ inline void tell_fault(const SignalContext& signals,
               {reason, op, static_cast<uint8_t>(signals.rank), static_cast<uint8_t>(guilty), epoch},
               seen);
 }
+__device__ __noinline__ inline Awaited look_around_once(const SignalContext& signals,
+                                                        SignalOp op,
+                                                        uint32_t epoch,
+                                                        int peer,
+                                                        uint64_t seen,
+                                                        uint64_t start,
+                                                        uint32_t polls) {
+  return look_around<true>(signals, op, epoch, peer, seen, start, polls);
+}
+__device__ __noinline__ inline Seen keep_awaiting(
+    const SignalContext& signals, SignalOp op, uint32_t epoch, int peer, const uint64_t* signal) {
+  return keep_looking(signal, epoch, [&](uint64_t seen, uint64_t start, uint32_t polls) {
+    return look_around_once(signals, op, epoch, peer, seen, start, polls);
+  });
+}
+
+// await_signal() where the rank may be excluded while it is awaited.
+__device__ __forceinline__ Awaited await_peer(const SignalContext& signals,
+                                              SignalOp op,
+                                              uint32_t epoch,
+                                              int peer,
+                                              const uint64_t* signal,
+                                              uint64_t* seen) {
+  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what the writer stored before it
+  if (has_just_reached(signal_epoch(*seen), epoch)) {
+    return Awaited::kHere;
+  }
+  const Seen last = keep_awaiting(signals, op, epoch, peer, signal);
+  *seen = last.signal;
+  return last.got;
+}
 
 // One warp: the nanoseconds from `begin_ns` until the lane's word has come, for each lane that
 // awaits one.  Why it polls all of them together: lanes that wait one by one end at the same time.
 // What has failed or is late is left to await_signal.
-__device__ inline uint64_t time_until_here(const SignalContext& signals,
-                                           uint32_t epoch,
-                                           bool awaits,
-                                           const uint64_t* word,
-                                           uint64_t begin_ns) {
+__device__ __noinline__ inline uint64_t time_until_here(const SignalContext& signals,
+                                                        uint32_t epoch,
+                                                        bool awaits,
+                                                        const uint64_t* word,
+                                                        uint64_t begin_ns) {
   uint64_t elapsed = 0;
   uint64_t now = ptx::globaltimer();
   const uint64_t start = now;
@@ -149,6 +175,7 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
                                               const RankMask& dead,
                                               int bank,
                                               uint64_t signal) {
+#pragma unroll 1
   for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
     if (!dead.has(r)) {
       ptx::st_release_sys(word_at(call.window(r), call.layout.unpacked_at(bank, call.rank())),
@@ -159,6 +186,7 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
 
 // What the threads of a block share, of a dispatch or of a combine.
 struct CallBlock {
+  std::byte* own_bank;  // of this rank's window, where the bank of the epoch begins
   uint32_t epoch;
   RankMask dead;  // the excluded ranks
   bool has_failed;
@@ -167,6 +195,7 @@ struct CallBlock {
   // One thread calls it.
   __device__ void begin(const LowLatencyCall& call, uint32_t number) {
     epoch = number;
+    own_bank = call.window(call.rank()) + bank_of(number) * call.layout.bank_bytes;
     dead = call.state->exclusions.dead;
     begin_ns = ptx::globaltimer();
   }
@@ -174,6 +203,7 @@ struct CallBlock {
   __device__ void note_abort(const LowLatencyCall& call) {
     const uint64_t* words = call.signals.abort_words(call.rank());
     uint64_t any = 0;
+#pragma unroll 1
     for (int author = lane_id(); author < call.layout.num_ranks; author += 32) {
       any |= ptx::ld_relaxed_sys(words + author);
     }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/device/divisor.h"
 #include "comm/low_latency/cuda/window_layout.h"
 #include "core/ids.h"
 #include "moebius/dtype.h"
@@ -49,6 +50,8 @@ enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2, kSettlePhase = 
 struct LowLatencyCall {
   SignalContext signals;
   CudaLowLatencyLayout layout;
+  Divisor ranks;  // by layout.num_ranks
+  Divisor parts;  // by layout.num_parts
   int num_experts;
   int num_local;
   const uint32_t* placement;  // [E]: the pair (signals.h) of an expert's rank and its index there
@@ -72,6 +75,7 @@ struct LowLatencyDispatchCall {
   int max_tokens;    // the room of this call
   int64_t scale_at;  // where scales stand in a message
   int scale_bytes;   // of a row, where scales were given; else 0
+  DispatchSharedMap shared;
   // For the send half.
   const std::byte* x;        // [T, H]
   const std::byte* x_scale;  // [T, scale_bytes], where scales were given
@@ -109,6 +113,7 @@ struct LowLatencyCombineCall {
   bool in_bulk;        // rows go through shared memory, if they and x are aligned to 16 bytes
   int unit_parts;      // parts of a row that a warp sends at a time; 0: by the number of rows
   int max_unit_parts;  // the most for which shared memory has room
+  Divisor chunks;      // by the words of a row that a warp sums at a time; the launch sets it
 };
 
 // The shared memory of a block of combine: each sender has a stage and an mbarrier.
@@ -144,10 +149,8 @@ MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
 }
 
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
-void load_low_latency_dispatch(
-    int device, DType dtype, int num_ranks, bool may_exclude, int64_t shared_bytes);
-void load_low_latency_combine(
-    int device, DType dtype, LowLatencySum sum, bool may_exclude, int64_t shared_bytes);
+void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t shared_bytes);
+void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
 
 // Launch it after ranks were excluded.  The live ranks tell each other the epoch of their latest
 // dispatch, await each other, and go on from the latest of these; then the faults so far are

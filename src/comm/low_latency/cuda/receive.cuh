@@ -8,71 +8,76 @@
 
 namespace moebius::comm::low_latency_dispatch {
 
-// One warp finds where the rows of each source begin in local expert l; those of lower sources come
-// first.  Returns false when the kernel must end.
-template <bool kMayExclude>
-__device__ inline bool find_bases(const Args& args,
-                                  const Block& block,
-                                  const Pointers& shared,
-                                  int l) {
-  const LowLatencyCall& call = args.dispatch.call;
+// The least power of two that is not below the number of ranks, and at most a warp.
+__device__ __forceinline__ int lanes_per_expert(int num_ranks) {
+  return num_ranks > 16 ? 32 : num_ranks == 1 ? 1 : 1 << (32 - __clz(num_ranks - 1));
+}
+
+// A warp finds where the rows of each source begin in local experts; those of lower sources come
+// first.  Its lanes form groups of `width`, a power of two, each of which takes an expert from
+// `first_local` on.  Returns false when the kernel must end.
+__device__ inline bool find_bases(
+    const Args& args, const Block& block, const Pointers& shared, int first_local, int width) {
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const LowLatencyCall& call = dispatch.call;
   const int num_ranks = call.layout.num_ranks;
-  const int bank = bank_of(block.epoch);
+  const int l = first_local + lane_id() / width;
+  const int place = lane_id() % width;
   int32_t total = 0;
-  for (int first = 0; first < num_ranks; first += 32) {
-    const int source = first + lane_id();
+#pragma unroll 1
+  for (int first = 0; first < num_ranks; first += width) {
+    const int source = first + place;
+    const bool is_valid = l < call.num_local && source < num_ranks;
     int32_t count = 0;
     Awaited got = Awaited::kHere;
-    if (source < num_ranks && !block.dead.has(source)) {
+    if (is_valid && !block.dead.has(source)) {
       uint64_t seen = 0;
-      got = await_peer<kMayExclude>(
-          args.signals(), kOp, block.epoch, source,
-          word_at(call.window(call.rank()), call.layout.count_at(bank, l, source)), &seen);
+      got = await_peer(args.signals(), kOp, block.epoch, source,
+                       word_at(block.own_bank, call.layout.count_at(0, l, source)), &seen);
       count = got == Awaited::kHere ? static_cast<int32_t>(signal_value(seen)) : 0;
     }
     if (!__all_sync(kAllLanes, got != Awaited::kFailed)) {
       return false;
     }
     int32_t sum = count;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step));
-      sum += lane_id() >= step ? before : 0;
+#pragma unroll 1
+    for (int step = 1; step < width; step *= 2) {
+      const int32_t before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step), width);
+      sum += place >= step ? before : 0;
     }
-    if (source < num_ranks) {
-      shared.bases[l * num_ranks + source] = total + sum - count;
+    if (is_valid) {
+      shared.bases()[l * num_ranks + source] = total + sum - count;
       if (blockIdx.x == 0) {
-        args.dispatch.out_ranges[l * num_ranks + source] =
+        dispatch.out_ranges[l * num_ranks + source] =
             static_cast<int64_t>(total + sum - count) << 32 | count;
       }
     }
-    total += __shfl_sync(kAllLanes, sum, 31);
+    total += __shfl_sync(kAllLanes, sum, width - 1, width);
   }
-  if (blockIdx.x == 0 && lane_id() == 0) {
+  if (blockIdx.x == 0 && place == 0 && l < call.num_local) {
     // Only a fault kNoRoom makes it more.
-    total = min(total, static_cast<int32_t>(args.dispatch.max_rows()));
+    total = min(total, static_cast<int32_t>(dispatch.max_rows()));
     const bool is_again = (call.phases & kSettlePhase) != 0;
-    const int32_t more = total - (is_again ? args.dispatch.out_count[l] : 0);
-    args.dispatch.out_count[l] = total;
-    args.dispatch.expert_rows[l] += more;
-    if (args.dispatch.received != nullptr) {
-      args.dispatch.received[l] += more;
+    const int32_t more = total - (is_again ? dispatch.out_count[l] : 0);
+    dispatch.out_count[l] = total;
+    dispatch.expert_rows[l] += more;
+    if (dispatch.received != nullptr) {
+      dispatch.received[l] += more;
     }
   }
   return true;
 }
 
-template <bool kMayExclude>
 __device__ inline bool find_num_messages(const Args& args,
                                          const Block& block,
                                          const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
-  const int bank = bank_of(block.epoch);
   bool ok = true;
   const auto word_of = [&](int source) {
-    return word_at(call.window(call.rank()), call.layout.num_messages_at(bank, source));
+    return word_at(block.own_bank, call.layout.num_messages_at(0, source));
   };
   if (blockIdx.x == 0 && args.dispatch.wait_us != nullptr) {
+#pragma unroll 1
     for (int first = 0; first < call.layout.num_ranks; first += 32) {
       const int source = first + lane_id();
       const bool awaits = source < call.layout.num_ranks && !block.dead.has(source);
@@ -83,13 +88,14 @@ __device__ inline bool find_num_messages(const Args& args,
       }
     }
   }
+#pragma unroll 1
   for (int source = lane_id(); source < call.layout.num_ranks; source += 32) {
     int32_t n = 0;
     if (!block.dead.has(source)) {
       uint64_t seen = 0;
-      const Awaited got = ok ? await_peer<kMayExclude>(args.signals(), kOp, block.epoch, source,
-                                                       word_of(source), &seen)
-                             : Awaited::kFailed;
+      const Awaited got =
+          ok ? await_peer(args.signals(), kOp, block.epoch, source, word_of(source), &seen)
+             : Awaited::kFailed;
       const bool is_here = got == Awaited::kHere;
       ok = got != Awaited::kFailed;
       n = is_here ? static_cast<int32_t>(pair_second(signal_value(seen))) : 0;
@@ -100,7 +106,7 @@ __device__ inline bool find_num_messages(const Args& args,
         ok = false;
       }
     }
-    shared.num_messages[source] = n;
+    shared.num_messages()[source] = n;
     if (blockIdx.x == 0) {
       call.num_messages[source] = n;
     }
@@ -108,34 +114,99 @@ __device__ inline bool find_num_messages(const Args& args,
   return __all_sync(kAllLanes, ok);
 }
 
-// One warp copies num_bytes to several rows: lane k has the number of one if bit k of `here` is
-// set.
-template <typename Word>
-__device__ void fan_out(const std::byte* from,
-                        std::byte* to,
-                        int64_t row_stride,
-                        int64_t offset,
-                        int num_bytes,
-                        uint32_t here,
-                        int64_t row) {
-  constexpr int kAtOnce = 4;
+// What a warp has found of a message.
+struct Arrived {
+  uint32_t placed;  // lane k: the header's word of selection k, or kNotHere
+  uint32_t own;     // the first part alone: lane 0 the tag, lane 1 the token
+  Awaited got;
+};
+
+__device__ __noinline__ inline Arrived keep_awaiting_message(const SignalContext& signals,
+                                                             uint32_t epoch,
+                                                             int source,
+                                                             int topk,
+                                                             const uint64_t* header,
+                                                             const uint64_t* flag,
+                                                             bool is_first_part) {
+  uint64_t placed = make_signal(epoch, kNotHere);
+  uint64_t own = make_signal(epoch, 0);
+  const uint64_t start = ptx::globaltimer();
+  for (uint32_t polls = 1;; ++polls) {
+    if (lane_id() < topk) {
+      placed = ptx::ld_relaxed_sys(header + lane_id());
+    }
+    if (is_first_part && lane_id() < 2) {
+      own = ptx::ld_relaxed_sys(header + topk + lane_id());
+    }
+    uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
+    const auto is_here = [&](uint64_t word) { return has_just_reached(signal_epoch(word), epoch); };
+    if (__all_sync(kAllLanes, is_here(placed) && is_here(own) && is_here(seen)) != 0) {
+      return {signal_value(placed), signal_value(own), Awaited::kHere};
+    }
+    if (polls % 64 == 0) {
+      // A lane looks around for its own words, and the first lane for the flag.
+      seen = !is_here(placed) ? placed : !is_here(own) ? own : seen;
+      Awaited got = Awaited::kHere;
+      if (!is_here(placed) || !is_here(own) || (lane_id() == 0 && !is_here(seen))) {
+        got = look_around_once(signals, kOp, epoch, source, seen, start, polls);
+      }
+      got = agree(got);
+      if (got != Awaited::kHere) {
+        return {kNotHere, 0, got};
+      }
+    }
+  }
+}
+
+// One warp awaits the header of a message and one of its parts.  The words of the header say all,
+// so they are loaded without order, before the flag of the part.
+__device__ __forceinline__ Arrived await_message(const SignalContext& signals,
+                                                 uint32_t epoch,
+                                                 int source,
+                                                 int topk,
+                                                 const uint64_t* header,
+                                                 const uint64_t* flag,
+                                                 bool is_first_part) {
+  uint64_t placed = make_signal(epoch, kNotHere);
+  uint64_t own = make_signal(epoch, 0);
+  if (lane_id() < topk) {
+    placed = ptx::ld_relaxed_sys(header + lane_id());
+  }
+  if (is_first_part && lane_id() < 2) {
+    own = ptx::ld_relaxed_sys(header + topk + lane_id());
+  }
+  const uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
+  const auto is_here = [&](uint64_t word) { return has_just_reached(signal_epoch(word), epoch); };
+  if (__all_sync(kAllLanes, is_here(placed) && is_here(own) && is_here(seen)) != 0) {
+    return {signal_value(placed), signal_value(own), Awaited::kHere};
+  }
+  return keep_awaiting_message(signals, epoch, source, topk, header, flag, is_first_part);
+}
+
+// One warp copies num_bytes to several rows of `to`: lane k has the number of one if bit k of
+// `here` is set.
+template <typename Word, int kAtOnce>
+__device__ __forceinline__ void fan_out(
+    const std::byte* from, std::byte* to, int row_stride, int num_bytes, uint32_t here, int row) {
   const int num = num_bytes / static_cast<int>(sizeof(Word));
-  const auto* source = reinterpret_cast<const Word*>(from + offset);
+#pragma unroll 1
   for (int first = lane_id(); first - lane_id() < num; first += 32 * kAtOnce) {
+    const auto* source = reinterpret_cast<const Word*>(from) + first;
     Word words[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + 32 * i < num) {
-        words[i] = load_word(source + first + 32 * i);
+        words[i] = load_word(source + 32 * i);
       }
     }
+#pragma unroll 1
     for (uint32_t left = here; left != 0; left &= left - 1) {
-      const int64_t r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
-      auto* target = reinterpret_cast<Word*>(to + r * row_stride + offset);
+      const int r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
+      auto* target = reinterpret_cast<Word*>(to + int64_t{r} * row_stride) + first;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + 32 * i < num) {
-          store_word(target + first + 32 * i, words[i]);
+          store_word(target + 32 * i, words[i]);
         }
       }
     }
@@ -143,32 +214,27 @@ __device__ void fan_out(const std::byte* from,
 }
 
 // One warp copies the scales that came with a row.
-__device__ inline void fan_out_scales(const Args& args,
-                                      const std::byte* message,
-                                      uint32_t here,
-                                      int64_t row) {
-  const LowLatencyDispatchCall& dispatch = args.dispatch;
+__device__ __forceinline__ void fan_out_scales(const LowLatencyDispatchCall& dispatch,
+                                               const std::byte* message,
+                                               uint32_t here,
+                                               int row) {
   const std::byte* from = message + dispatch.scale_at;
-  if (dispatch.scale_bytes % 4 == 0) {
-    fan_out<uint32_t>(from, dispatch.out_scale, dispatch.scale_bytes, 0, dispatch.scale_bytes, here,
-                      row);
-    return;
-  }
-  for (int i = lane_id(); i - lane_id() < dispatch.scale_bytes; i += 32) {
-    const std::byte value = i < dispatch.scale_bytes ? from[i] : std::byte{};
-    for (uint32_t left = here; left != 0; left &= left - 1) {
-      const int64_t r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
-      if (i < dispatch.scale_bytes) {
-        dispatch.out_scale[r * dispatch.scale_bytes + i] = value;
-      }
-    }
+  const int bytes = dispatch.scale_bytes;
+  if (bytes % 4 == 0) {
+    fan_out<uint32_t, 1>(from, dispatch.out_scale, bytes, bytes, here, row);
+  } else {
+    fan_out<uint8_t, 1>(from, dispatch.out_scale, bytes, bytes, here, row);
   }
 }
 
 // One warp stores the scales of a part that was cast into columns, as they are or packed.
-__device__ inline void store_scale_columns(
-    const Args& args, const std::byte* message, int part, uint32_t here, int64_t row) {
-  const LowLatencyDispatchCall& dispatch = args.dispatch;
+// `local_expert` is that of the lane's row.
+__device__ __forceinline__ void store_scale_columns(const LowLatencyDispatchCall& dispatch,
+                                                    const std::byte* message,
+                                                    int part,
+                                                    uint32_t here,
+                                                    int local_expert,
+                                                    int row) {
   const int hidden = dispatch.call.layout.hidden;
   const int num_groups = hidden / kCastGroup;
   const bool is_packed = dispatch.scales == LowLatencyScales::kPackedColumns;
@@ -179,17 +245,22 @@ __device__ inline void store_scale_columns(
   const bool has_column = lane_id() < kGroups / per_column && column < columns;
   const auto* scales = reinterpret_cast<const uint32_t*>(message + hidden);
   uint32_t word = 0;
+#pragma unroll 1
   for (int i = 0; i < per_column && has_column; ++i) {
     const int group = column * per_column + i;
     const uint32_t bits = group < num_groups ? load_word(scales + group) : 0;
     word = is_packed ? word | (bits >> 23 & 0xff) << 8 * i : bits;
   }
+  // A row before has one word each, and an expert before has columns - 1 more for each row.
   const int64_t max_rows = dispatch.max_rows();
+#pragma unroll 1
   for (uint32_t left = here; left != 0; left &= left - 1) {
-    const int64_t r = __shfl_sync(kAllLanes, row, __ffs(static_cast<int>(left)) - 1);
+    const int k = __ffs(static_cast<int>(left)) - 1;
+    const int l = __shfl_sync(kAllLanes, local_expert, k);
+    const int r = __shfl_sync(kAllLanes, row, k);
     if (has_column) {
       reinterpret_cast<uint32_t*>(
-          dispatch.out_scale)[(r / max_rows * columns + column) * max_rows + r % max_rows] = word;
+          dispatch.out_scale)[(int64_t{l} * (columns - 1) + column) * max_rows + r] = word;
     }
   }
 }
@@ -197,90 +268,87 @@ __device__ inline void store_scale_columns(
 // One warp moves a part of a message to the rows of its experts.  Returns false when the kernel
 // must end.
 template <typename Part>
-__device__ bool receive_part(
+__device__ __forceinline__ bool receive_part(
     const Args& args, const Block& block, const Pointers& shared, int source, int slot, int part) {
-  const LowLatencyCall& call = args.dispatch.call;
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const LowLatencyCall& call = dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  const int bank = bank_of(block.epoch);
-  const int topk = layout.topk;
-  const int64_t max_rows = args.dispatch.max_rows();
-  std::byte* window = call.window(call.rank());
-  const uint64_t* header = word_at(window, layout.header_at(bank, source, slot, 0));
-  uint64_t word = 0;
-  Awaited got =
-      await_lanes(args.signals(), kOp, block.epoch, topk, source, header + lane_id(), &word);
-  if (got != Awaited::kHere) {
-    return got == Awaited::kExcluded;
+  const Arrived arrived =
+      await_message(args.signals(), block.epoch, source, layout.topk,
+                    word_at(block.own_bank, layout.header_at(0, source, slot, 0)),
+                    word_at(block.own_bank, layout.row_flag_at(0, source, slot, part)), part == 0);
+  if (arrived.got != Awaited::kHere) {
+    return arrived.got == Awaited::kExcluded;
   }
-  bool is_here = lane_id() < topk && signal_value(word) != kNotHere;
-  int64_t row = 0;
+  // What follows is computed anew rather than kept in registers while the warp waits.
+  source = ptx::opaque(source);
+  slot = ptx::opaque(slot);
+  part = ptx::opaque(part);
+  const auto l = static_cast<int>(pair_first(arrived.placed));
+  bool is_here = arrived.placed != kNotHere;
+  int row = 0;
   if (is_here) {
-    const uint32_t l = pair_first(signal_value(word));
-    const int64_t index =
-        shared.bases[l * static_cast<uint32_t>(layout.num_ranks) + static_cast<uint32_t>(source)] +
-        static_cast<int64_t>(pair_second(signal_value(word)));
+    const auto max_rows = static_cast<int>(dispatch.max_rows());
+    const int index = shared.bases()[l * layout.num_ranks + source] +
+                      static_cast<int>(pair_second(arrived.placed));
     row = l * max_rows + index;
     is_here = index < max_rows;  // otherwise the source has raised the fault kNoRoom
   }
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {
-    uint64_t own = 0;
-    got = await_lanes(args.signals(), kOp, block.epoch, 2, source, header + topk + lane_id(), &own);
-    if (got != Awaited::kHere) {
-      return got == Awaited::kExcluded;
-    }
-    const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 0));
-    const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 1));
+    const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, arrived.own, 0));
+    const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, arrived.own, 1));
     if (is_here) {
-      args.dispatch.out_tags[row] = tag;
-      args.dispatch.out_tokens[row] = token;
+      dispatch.out_tags[row] = tag;
+      dispatch.out_tokens[row] = token;
     }
-    int32_t* rows = call.message_rows + (int64_t{slot} * layout.num_ranks + source) * (topk + 1);
-    if (lane_id() < topk) {
-      rows[lane_id()] = is_here ? static_cast<int32_t>(row) : -1;
+    int32_t* rows =
+        call.message_rows + (int64_t{slot} * layout.num_ranks + source) * (layout.topk + 1);
+    if (lane_id() < layout.topk) {
+      rows[lane_id()] = is_here ? row : -1;
     }
     if (lane_id() == 0) {
-      rows[topk] = token;
+      rows[layout.topk] = token;
     }
   }
-  uint64_t seen = 0;
-  got = await_lanes(args.signals(), kOp, block.epoch, 1, source,
-                    word_at(window, layout.row_flag_at(bank, source, slot, part)), &seen);
-  if (got != Awaited::kHere) {
-    return got == Awaited::kExcluded;
-  }
-  const std::byte* message = window + layout.message_at(bank, source, slot);
+  const std::byte* message = block.own_bank + layout.message_at(0, source, slot);
   const int element_bytes = Part::kIsCast ? 1 : layout.element_bytes;
   const int begin = part * kPartElements;
   const int num = min(kPartElements, layout.hidden - begin);
-  fan_out<typename UnitWord<Part::kUnit>::Type>(
-      message, args.dispatch.out, int64_t{layout.hidden} * element_bytes,
-      int64_t{begin} * element_bytes, num * element_bytes, here, row);
+  fan_out<typename UnitWord<Part::kUnit>::Type, Part::kIsCast ? 2 : 4>(
+      message + begin * element_bytes, dispatch.out + begin * element_bytes,
+      layout.hidden * element_bytes, num * element_bytes, here, row);
   if constexpr (Part::kIsCast) {
-    if (args.dispatch.scales == LowLatencyScales::kRows) {
-      fan_out<uint32_t>(message + layout.hidden, args.dispatch.out_scale,
-                        4 * (layout.hidden / kCastGroup), 4 * (begin / kCastGroup),
-                        4 * (num / kCastGroup), here, row);
+    if (dispatch.scales == LowLatencyScales::kRows) {
+      constexpr int kElements = kCastGroup / 4;  // for each byte of a scale
+      fan_out<uint32_t, 1>(message + layout.hidden + begin / kElements,
+                           dispatch.out_scale + begin / kElements, layout.hidden / kElements,
+                           num / kElements, here, row);
     } else {
-      store_scale_columns(args, message, part, here, row);
+      store_scale_columns(dispatch, message, part, here, l, row);
     }
-  } else if (part == 0 && args.dispatch.scale_bytes > 0) {
-    fan_out_scales(args, message, here, row);
+  } else if (part == 0 && dispatch.scale_bytes > 0) {
+    fan_out_scales(dispatch, message, here, row);
   }
   return true;
 }
 
-template <typename Part, bool kMayExclude>
+template <typename Part>
 __device__ void receive(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
+  const int num_ranks = layout.num_ranks;
   if (warp_id() >= kSendWarps) {
     bool ok = true;
     if (warp_id() == kWarps - 1) {
-      ok = find_num_messages<kMayExclude>(args, block, shared);
+      ok = find_num_messages(args, block, shared);
     }
-    for (int l = warp_id() - kSendWarps; ok && l < call.num_local; l += kReceiveWarps) {
-      ok = find_bases<kMayExclude>(args, block, shared, l);
+    const int width = lanes_per_expert(num_ranks);
+    const int at_once = 32 / width;
+#pragma unroll 1
+    for (int l = (warp_id() - kSendWarps) * at_once; ok && l < call.num_local;
+         l += kReceiveWarps * at_once) {
+      ok = find_bases(args, block, shared, l, width);
     }
     if (!ok) {
       block.has_failed = true;
@@ -292,17 +360,20 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
     return;
   }
   int32_t most = 0;
-  for (int source = lane_id(); source < layout.num_ranks; source += 32) {
-    most = max(most, shared.num_messages[source]);
+#pragma unroll 1
+  for (int source = lane_id(); source < num_ranks; source += 32) {
+    most = max(most, shared.num_messages()[source]);
   }
   most = __reduce_max_sync(kAllLanes, most);
-  const int num_items = most * layout.num_ranks * layout.num_parts;
+  const int num_items = most * num_ranks * layout.num_parts;
+#pragma unroll 1
   for (int item = receive_unit(warp_id()); item < num_items; item += num_receive_units()) {
-    const int part = item % layout.num_parts;
-    const int message = item / layout.num_parts;
-    const int source = (call.rank() + message) % layout.num_ranks;
-    const int slot = message / layout.num_ranks;
-    if (slot < shared.num_messages[source] &&
+    const int message = call.parts.quotient(item);
+    const int part = item - message * layout.num_parts;
+    const int slot = call.ranks.quotient(message);
+    int source = call.rank() + message - slot * num_ranks;
+    source -= source >= num_ranks ? num_ranks : 0;
+    if (slot < shared.num_messages()[source] &&
         !receive_part<Part>(args, block, shared, source, slot, part)) {
       return;
     }

@@ -17,20 +17,14 @@ struct Args {
   __device__ const SignalContext& signals() const { return combine.call.signals; }
 };
 
-using Block = CallBlock;
-
-// One thread: returns whether the dispatch was combined before, and tells all ranks so.  Why
-// kernels look, too: a graph that was captured with one combine may be replayed.
-__device__ __forceinline__ bool is_combined_again(const LowLatencyCall& call, uint32_t epoch) {
-  if ((call.phases & kSendPhase) == 0 || call.state->combined[call.place] != epoch) {
-    return false;
-  }
-  tell_fault(call.signals, FaultReason::kCombinedTwice, kOp, call.rank(), epoch, 0);
-  return true;
-}
+struct Block : CallBlock {
+  int32_t num_messages[kMaxCudaRanks];  // of each source, where the call sends
+};
 
 // Begins a block.  Where the call sends, a warp tells first which messages of both banks have been
-// unpacked.  All threads call it; returns false when the kernel must end.
+// unpacked.  All threads call it; returns false when the kernel must end.  A dispatch that was
+// combined before is refused here, too, since a graph that was captured with one combine may be
+// replayed.
 __device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
   const LowLatencyCall& call = args.combine.call;
   if (is_settled(call)) {
@@ -39,9 +33,17 @@ __device__ __forceinline__ bool begin_combine(const Args& args, Block& block) {
   if (threadIdx.x == 0) {
     block.begin(call, call.state->place_epoch[call.place]);
   }
+  const auto source = static_cast<int>(threadIdx.x);
+  if ((call.phases & kSendPhase) != 0 && source < call.layout.num_ranks) {
+    block.num_messages[source] = __ldg(call.num_messages + source);
+  }
   if (warp_id() == kWarps - 1) {
+    // These are loaded before the abort words, and not after them.
+    const uint32_t epoch = call.state->place_epoch[call.place];
+    const uint32_t combined = call.state->combined[call.place];
     block.note_abort(call);
-    if (lane_id() == 0 && is_combined_again(call, call.state->place_epoch[call.place])) {
+    if ((call.phases & kSendPhase) != 0 && combined == epoch && lane_id() == 0) {
+      tell_fault(call.signals, FaultReason::kCombinedTwice, kOp, call.rank(), epoch, 0);
       block.has_failed = true;
     }
   }
@@ -89,7 +91,7 @@ struct SendCursor : SendItem {
     int32_t most = 0;
     int32_t total = 0;
     for (int source_of_lane = lane_id(); source_of_lane < num_ranks; source_of_lane += 32) {
-      const int32_t num = __ldg(call.num_messages + source_of_lane);
+      const int32_t num = block.num_messages[source_of_lane];
       most = max(most, num);
       total += num;
     }
@@ -112,9 +114,10 @@ struct SendCursor : SendItem {
     const int topk = call.layout.topk;
     for (; item < num_items; item += stride) {
       const int message = item / num_units;
-      const int slot = message / num_ranks;
-      source = (call.rank() + message) % num_ranks;
-      if (slot >= __ldg(call.num_messages + source) || block.dead.has(source)) {
+      const int slot = call.ranks.quotient(message);
+      source = call.rank() + message - slot * num_ranks;
+      source -= source >= num_ranks ? num_ranks : 0;
+      if (slot >= block.num_messages[source] || block.dead.has(source)) {
         continue;
       }
       const int32_t* rows = call.message_rows + (int64_t{slot} * num_ranks + source) * (topk + 1);
@@ -211,7 +214,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
 }
 
 // One warp weights and sums the rows of each message.  Returns false when the kernel must end.
-template <typename Type, typename Word, bool kMayExclude>
+template <typename Type, typename Word>
 __device__ bool send_sums(SendCursor at) {
   const Args& args = at.args;
   const LowLatencyCall& call = args.combine.call;
@@ -223,7 +226,7 @@ __device__ bool send_sums(SendCursor at) {
     uint64_t seen = 0;
     if (at.row >= 0) {
       const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
-      got = await_peer<kMayExclude>(
+      got = await_peer(
           args.signals(), kOp, at.block.epoch, at.source,
           word_at(call.window(call.rank()), layout.weight_at(bank, at.source, selection)), &seen);
     }

@@ -13,65 +13,72 @@ __device__ __forceinline__ bool is_expert(int32_t id, int num_experts) {
 }
 
 // The whole block prepares to send: it reads the ids and the epoch, and waits until the mailboxes
-// are free.  Returns false when the kernel must end.
-template <int kWords, bool kMayExclude>
-__device__ inline bool begin_send(const Args& args, Block& block, const Pointers& shared) {
+// are free.  Returns false when the kernel must end.  Senders and receivers take ways of their own
+// through it, so that no function is called while a sender's registers hold a part.
+template <int kWords, bool kIsSender>
+__device__ __forceinline__ bool begin_send(const Args& args, Block& block, const Pointers& shared) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
   const int topk = call.layout.topk;
   const int num_ids = dispatch.num_tokens * topk;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < num_ids + 3; i += kLowLatencyThreads) {
-    shared.ids[i] = i < num_ids ? dispatch.ids[i] : -1;
+    shared.ids()[i] = i < num_ids ? dispatch.ids[i] : -1;
   }
+#pragma unroll 1
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
-    shared.placement[e] = __ldg(call.placement + e);
-    shared.counts[e] = 0;
+    shared.placement()[e] = __ldg(call.placement + e);
+    shared.counts()[e] = 0;
   }
-  if (threadIdx.x == 0) {
+  if (kIsSender && threadIdx.x == 0) {
     block.begin(args, *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1);
   }
-  if (warp_id() == kWarps - 1) {
+  if (!kIsSender && warp_id() == kWarps - 1) {
     block.note_abort(call);
   }
-  __syncthreads();
+  block_barrier();
   if (block.has_failed) {
     return false;
   }
   // A block that arrives here has read the epoch; the last block advances it.
-  if (threadIdx.x == 0 && atomicInc(&call.state->arrived, gridDim.x - 1) == gridDim.x - 1) {
+  if (kIsSender && threadIdx.x == 0 &&
+      atomicInc(&call.state->arrived, gridDim.x - 1) == gridDim.x - 1) {
     call.state->epoch = block.epoch;
     call.state->place_epoch[call.place] = block.epoch;
   }
+#pragma unroll 1
   for (int t = static_cast<int>(threadIdx.x); t < dispatch.num_tokens; t += kLowLatencyThreads) {
     RankMaskOf<kWords> ranks{};
+#pragma unroll 1
     for (int k = 0; k < topk; ++k) {
-      const int32_t id = shared.ids[t * topk + k];
+      const int32_t id = shared.ids()[t * topk + k];
       if (is_expert(id, call.num_experts)) {
-        ranks.add(static_cast<int>(pair_first(shared.placement[id])));
+        ranks.add(static_cast<int>(pair_first(shared.placement()[id])));
       }
     }
     ranks.remove(block.dead);
     shared.ranks_of<kWords>(t) = ranks;
   }
-  if (warp_id() == kWarps - 1) {
+  if (!kIsSender && warp_id() == kWarps - 1) {
     // Wait until what this bank's mailboxes held before has been unpacked.  pairs with
     // tell_unpacked
-    const int bank = bank_of(block.epoch);
     bool ok = true;
+#pragma unroll 1
     for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
       uint64_t seen = 0;
       ok = ok && (block.dead.has(r) ||
-                  await_peer<kMayExclude>(
-                      args.signals(), kOp, block.epoch - 2, r,
-                      word_at(call.window(call.rank()), call.layout.unpacked_at(bank, r)),
-                      &seen) != Awaited::kFailed);
+                  await_peer(args.signals(), kOp, block.epoch - 2, r,
+                             word_at(call.window(call.rank()),
+                                     call.layout.unpacked_at(bank_of(block.epoch), r)),
+                             &seen) != Awaited::kFailed);
     }
-    if (!ok) {
-      block.has_failed = true;
+    ok = __all_sync(kAllLanes, ok) != 0;
+    if (lane_id() == 0) {
+      block.can_send = ok;
     }
   }
-  __syncthreads();
-  return !block.has_failed;
+  block_barrier();
+  return block.can_send;
 }
 
 // Calls visit(rank) for the ranks of the mask, in order.
@@ -94,6 +101,7 @@ struct Slots {
 
   __device__ static Slots of(const Pointers& shared, int token, const Mask& mask) {
     Slots slots;
+#pragma unroll 1
     for (int first = 0; first < token; first += 32) {
       const int t = first + lane_id();
       const Mask ranks = t < token ? shared.ranks_of<kWords>(t) : Mask{};
@@ -134,12 +142,13 @@ __device__ inline void send_headers(const Args& args,
   const int k = lane_id() % topk;
   const int share = lane_id() / topk;
   const int end = token * topk + k;
-  const int32_t id = shared.ids[end];
+  const int32_t id = shared.ids()[end];
   int32_t counted = 0;
   if (share < shares) {
     // Ids are read four at a time; the last four may reach past the end.
+#pragma unroll 1
     for (int at = 4 * share; at < end; at += 4 * shares) {
-      const int4 four = *reinterpret_cast<const int4*>(shared.ids + at);
+      const int4 four = *reinterpret_cast<const int4*>(shared.ids() + at);
       counted += four.x == id;
       counted += four.y == id && at + 1 < end;
       counted += four.z == id && at + 2 < end;
@@ -147,11 +156,12 @@ __device__ inline void send_headers(const Args& args,
     }
   }
   int32_t index = 0;
+#pragma unroll 1
   for (int j = 0; j < shares; ++j) {
     index += __shfl_sync(kAllLanes, counted, k + topk * j);
   }
   const bool is_valid = is_expert(id, call.num_experts);
-  const uint32_t home = is_valid ? shared.placement[id] : 0;
+  const uint32_t home = is_valid ? shared.placement()[id] : 0;
   const int32_t tag = args.dispatch.tags != nullptr ? args.dispatch.tags[token] : -1;
 
   const auto slots = Slots<kWords>::of(shared, token, mask);
@@ -193,18 +203,23 @@ __device__ void send_part(const Args& args,
   part.prepare(args.dispatch.cast == LowLatencyCast::kFp8Ue8m0);
   const float own_scale = part.own_scale();
   // The first peer differs from rank to rank and from token to token.
-  const int first = (call.rank() + token) % layout.num_ranks;
+  const int first =
+      call.rank() + token - call.ranks.quotient(call.rank() + token) * layout.num_ranks;
+#pragma unroll 1
   for (int i = 0; i < layout.num_ranks; ++i) {
     const int r = first + i < layout.num_ranks ? first + i : first + i - layout.num_ranks;
     if (mask.has(r)) {
       std::byte* message = call.window(r) + layout.message_at(bank, call.rank(), slots.at(r));
       part.store(message, layout.hidden, part_index, own_scale);
-      if (part_index == 0 && args.dispatch.scale_bytes > 0) {
-        const int bytes = args.dispatch.scale_bytes;
-        copy_plain(message + args.dispatch.scale_at, args.dispatch.x_scale + int64_t{token} * bytes,
-                   bytes, lane_id());
-      }
     }
+  }
+  if (part_index == 0 && args.dispatch.scale_bytes > 0) {
+    const int bytes = args.dispatch.scale_bytes;
+    for_each_rank(mask, [&](int r) {
+      std::byte* message = call.window(r) + layout.message_at(bank, call.rank(), slots.at(r));
+      copy_plain(message + args.dispatch.scale_at, args.dispatch.x_scale + int64_t{token} * bytes,
+                 bytes, lane_id());
+    });
   }
   __syncwarp();
 #pragma unroll
@@ -222,18 +237,20 @@ __device__ __forceinline__ void count(uint64_t* total, int32_t n) {
 }
 
 // The whole block counts and sends.
-// REQUIRES: shared.counts are zero.
+// REQUIRES: shared.counts() are zero.
 template <int kWords>
 __device__ inline void send_counts(const Args& args, const Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
   const int bank = bank_of(block.epoch);
   const int num_tokens = args.dispatch.num_tokens;
+  constexpr int kThreads = 32 * kReceiveWarps;
+  const int thread = static_cast<int>(threadIdx.x) - 32 * kSendWarps;
   int32_t selections = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < num_tokens * call.layout.topk;
-       i += kLowLatencyThreads) {
-    const int32_t id = shared.ids[i];
+#pragma unroll 1
+  for (int i = thread; i < num_tokens * call.layout.topk; i += kThreads) {
+    const int32_t id = shared.ids()[i];
     if (is_expert(id, call.num_experts)) {
-      atomicAdd(shared.counts + id, 1);
+      atomicAdd(shared.counts() + id, 1);
       ++selections;
     } else if (id != -1) {
       tell_fault(
@@ -245,25 +262,28 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   if (lane_id() == 0) {
     count(&call.state->selections, selections);
   }
-  __syncthreads();
-  for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
-    const uint32_t home = shared.placement[e];
+  ptx::barrier_sync<kThreads>(kReceiversBarrier);
+#pragma unroll 1
+  for (int e = thread; e < call.num_experts; e += kThreads) {
+    const uint32_t home = shared.placement()[e];
     const auto r = static_cast<int>(pair_first(home));
-    if (shared.counts[e] > args.dispatch.max_tokens) {
+    if (shared.counts()[e] > args.dispatch.max_tokens) {
       // Receivers leave out what they have no room for.
       tell_fault(args.signals(), FaultReason::kNoRoom, kOp, call.rank(), block.epoch,
                  make_signal(static_cast<uint32_t>(e),
-                             make_pair(static_cast<uint32_t>(shared.counts[e]),
+                             make_pair(static_cast<uint32_t>(shared.counts()[e]),
                                        static_cast<uint32_t>(args.dispatch.max_tokens))));
     }
     if (!block.dead.has(r)) {
       ptx::st_relaxed_sys(
           word_at(call.window(r), call.layout.count_at(bank, pair_second(home), call.rank())),
-          make_signal(block.epoch, static_cast<uint32_t>(shared.counts[e])));
+          make_signal(block.epoch, static_cast<uint32_t>(shared.counts()[e])));
     }
   }
-  for (int r = warp_id(); r < call.layout.num_ranks; r += kWarps) {
+#pragma unroll 1
+  for (int r = warp_id() - kSendWarps; r < call.layout.num_ranks; r += kReceiveWarps) {
     int32_t n = 0;
+#pragma unroll 1
     for (int t = lane_id(); t < num_tokens; t += 32) {
       n += shared.ranks_of<kWords>(t).has(r);
     }
@@ -287,13 +307,15 @@ __device__ void send(const Args& args, const Block& block, const Pointers& share
   const int64_t row_bytes =
       int64_t{dispatch.call.layout.hidden} * dispatch.call.layout.element_bytes;
   bool is_loaded = true;  // the caller has loaded the first part
+#pragma unroll 1
   for (int item = spread_warp(warp_id()); item < num_data; item += stride) {
+    const int token = dispatch.call.parts.quotient(item);
+    const int part_index = item - token * num_parts;
     if (!is_loaded) {
-      part.load(dispatch.x + item / num_parts * row_bytes, dispatch.call.layout.hidden,
-                item % num_parts);
+      part.load(dispatch.x + token * row_bytes, dispatch.call.layout.hidden, part_index);
     }
     is_loaded = false;
-    send_part<kWords>(args, block, shared, item / num_parts, item % num_parts, part);
+    send_part<kWords>(args, block, shared, token, part_index, part);
   }
 }
 

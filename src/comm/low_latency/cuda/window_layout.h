@@ -158,26 +158,27 @@ struct CudaLowLatencyLayout {
 
 // The shared memory of a block of dispatch, as byte offsets.
 struct DispatchSharedMap {
-  int64_t tokens_ranks;  // RankMaskOf<rank_mask_words(R)> [max_tokens]
-  int64_t placement;     // u32 [E]
-  int64_t ids;           // i32 [max_tokens * K], then 3 words that match no id
-  int64_t counts;        // i32 [E]
-  int64_t bases;         // i32 [L, R]
-  int64_t num_messages;  // i32 [R]
-  int64_t bytes;
+  int32_t placement;     // u32 [E]; the RankMaskOf<rank_mask_words(R)> [max_tokens] come first
+  int32_t ids;           // i32 [max_tokens * K], then 3 words that match no id
+  int32_t counts;        // i32 [E]
+  int32_t bases;         // i32 [L, R]
+  int32_t num_messages;  // i32 [R]
+  int64_t bytes;         // more than a block can have, if they do not fit into 31 bits
 
-  MOEBIUS_HOST_DEVICE static constexpr DispatchSharedMap make(const CudaLowLatencyLayout& layout,
-                                                              int64_t num_experts,
-                                                              int64_t num_local) {
-    const auto align = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
+  static constexpr DispatchSharedMap make(const CudaLowLatencyLayout& layout,
+                                          int64_t num_experts,
+                                          int64_t num_local) {
     DispatchSharedMap m{};
-    m.tokens_ranks = 0;
-    m.placement = align(8 * int64_t{layout.max_tokens} * rank_mask_words(layout.num_ranks));
-    m.ids = m.placement + align(4 * num_experts);
-    m.counts = m.ids + align(4 * (int64_t{layout.max_tokens} * layout.topk + 3));
-    m.bases = m.counts + align(4 * num_experts);
-    m.num_messages = m.bases + align(4 * num_local * layout.num_ranks);
-    m.bytes = m.num_messages + align(4 * int64_t{layout.num_ranks});
+    const auto add = [&](int64_t bytes) {
+      m.bytes += (bytes + 15) / 16 * 16;
+      return static_cast<int32_t>(m.bytes);
+    };
+    m.placement = add(8 * int64_t{layout.max_tokens} * rank_mask_words(layout.num_ranks));
+    m.ids = add(4 * num_experts);
+    m.counts = add(4 * (int64_t{layout.max_tokens} * layout.topk + 3));
+    m.bases = add(4 * num_experts);
+    m.num_messages = add(4 * num_local * layout.num_ranks);
+    add(4 * int64_t{layout.num_ranks});
     return m;
   }
 };
