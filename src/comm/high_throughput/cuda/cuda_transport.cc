@@ -116,6 +116,7 @@ void CudaHighThroughput::load_kernels() {
                    "loading the dispatch kernel");
   cuda::check_cuda(load_combine_kernels(group.size(), shared_bytes_),
                    "loading the combine kernels");
+  load_stop_kernel(device_.index);
   load_routing_kernels(device_.index);
   cuda::load_await_ids_kernel(device_.index);
 }

@@ -145,7 +145,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void settle();
   // The same for a transfer that another call may have settled.
   void settle(const Transfer& transfer);
-  HostCounts::Status await_counts(uint32_t tag);
+  HostCounts::Status await_counts(uint32_t tag, const Stream& stream);
   // In mapped memory, after the HostCounts: the rows of each expert.
   int64_t host_experts_offset() const {
     return kHostCountsOffset + HostCounts::bytes(group.size());

@@ -130,7 +130,7 @@ void CudaHighThroughput::launch(Transfer& transfer) {
   transfer.event = record(transfer.stream);
 }
 
-HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {
+HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag, const Stream& stream) {
   auto* record = mapped_.host_as<FaultRecord>();
   const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
   // The kernel itself keeps the deadline.  The host's deadline is for a device that does not answer
@@ -155,7 +155,11 @@ HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {
     }
   } catch (const CommError& error) {
     broken_ = error;
-    std::atomic_ref(record->stop).store(1);
+    std::atomic_ref(record->stop).store(1);  // ends kernels of this rank that wait
+    const cuda::DeviceGuard guard(device_.index);
+    cuda::log_cuda_error(launch_stop(signals_, static_cast<const CallState*>(state_.raw()),
+                                     cuda::as_stream(stream.native_handle())),
+                         "stop kernel");
     throw;
   }
   if (signal_epoch(load_acquire(&counts->word)) != tag) {
@@ -186,7 +190,7 @@ void CudaHighThroughput::settle() {
     return;
   }
   const std::shared_ptr<Transfer> transfer = std::exchange(unsettled_, nullptr);
-  while (await_counts(transfer->args.host_tag) == HostCounts::kGrow) {
+  while (await_counts(transfer->args.host_tag, transfer->stream) == HostCounts::kGrow) {
     read_counts(*transfer);
     int64_t needed = 0;
     for (int r = 0; r < group.size(); ++r) {

@@ -126,8 +126,14 @@ struct CombineArgs {
 // synchronise.
 cudaError_t load_dispatch_kernels(int num_ranks, int64_t shared_bytes);
 cudaError_t load_combine_kernels(int num_ranks, int64_t shared_bytes);
+void load_stop_kernel(int device);
 
 cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream);
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream);
+
+// Tells all ranks that the host of this rank has given up, unless a fault was raised before.  Why:
+// it launches no kernel from then on, so the kernels of others would wait for it, and then blame
+// it.
+cudaError_t launch_stop(const SignalContext& signals, const CallState* state, cudaStream_t stream);
 
 }  // namespace moebius::comm
