@@ -14,50 +14,77 @@ namespace moebius::comm::low_latency_combine {
 // One of a token's selections; each lane has the selection of its number.
 struct Term {
   bool contributes = false;
+  bool is_here = true;  // the part of its row, if it contributes
   float weight = 0.0f;
-  int rank = 0;  // of the expert
+  int rank = 0;  // of the expert, where it is asked for
 };
 
-__device__ __forceinline__ Term find_term(const LowLatencyCombineCall& combine,
-                                          const Block& block,
-                                          int token) {
+__device__ __forceinline__ const uint64_t* return_flag(const CudaLowLatencyLayout& layout,
+                                                       const Block& block,
+                                                       int token,
+                                                       int part) {
+  return word_at(block.own_bank,
+                 layout.return_flag_at(0, int64_t{token} * layout.topk + lane_id(), part));
+}
+
+// The rank takes a load that waits for another, so it is left out where nobody needs it.
+template <bool kNeedsRank>
+__device__ __forceinline__ Term
+find_term(const LowLatencyCombineCall& combine, const Block& block, int token, int part) {
   const LowLatencyCall& call = combine.call;
   Term term;
   if (lane_id() < call.layout.topk) {
     const int64_t selection = int64_t{token} * call.layout.topk + lane_id();
     const int32_t id = combine.ids[selection];
     term.weight = __ldg(combine.weights + selection);
-    if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
+    // pairs with publish_parts: the part of the row
+    const uint64_t seen = ptx::ld_acquire_sys(return_flag(call.layout, block, token, part));
+    term.contributes = static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts);
+    if (term.contributes && (kNeedsRank || block.has_dead)) {
       term.rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
       term.contributes = !block.dead.has(term.rank);
     }
+    term.is_here = has_just_reached(signal_epoch(seen), block.epoch) &&
+                   signal_value(seen) == static_cast<uint32_t>(combine.coding);
   }
   return term;
 }
 
-// The rest of await_rows where it has not seen all, or where waits are noted.
-__device__ __noinline__ inline bool keep_awaiting_rows(
-    const Args& args, const Block& block, const uint64_t* flag, bool contributes, int rank) {
+// With sums per rank, the place of a token's first selection on a rank has them.
+__device__ __forceinline__ bool is_first_of_rank(bool contributes, int rank) {
+  const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
+  return contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
+}
+
+// One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
+// the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
+template <LowLatencySum kSum>
+__device__ __noinline__ bool await_rows(const Args& args, const Block& block, int token, int part) {
   const LowLatencyCombineCall& combine = args.combine;
+  const CudaLowLatencyLayout& layout = combine.call.layout;
+  Term term = find_term<true>(combine, block, token, part);
+  if (kSum == LowLatencySum::kRanks) {
+    term.contributes = is_first_of_rank(term.contributes, term.rank);
+  }
+  const uint64_t* flag = return_flag(layout, block, token, part);
   if (combine.wait_us != nullptr) {
     const uint64_t ns =
-        time_until_here(args.signals(), block.epoch, contributes, flag, block.begin_ns);
-    if (contributes) {
-      atomicMax(reinterpret_cast<unsigned long long*>(&combine.call.state->wait_ns[rank]),
+        time_until_here(args.signals(), block.epoch, term.contributes, flag, block.begin_ns);
+    if (term.contributes) {
+      atomicMax(reinterpret_cast<unsigned long long*>(&combine.call.state->wait_ns[term.rank]),
                 static_cast<unsigned long long>(ns));
     }
   }
   Awaited got = Awaited::kHere;
-  if (contributes) {
-    const Seen last = keep_awaiting(args.signals(), kOp, block.epoch, rank, flag);
+  if (term.contributes) {
+    const Seen last = keep_awaiting(args.signals(), kOp, block.epoch, term.rank, flag);
     got = last.got;
     if (got == Awaited::kHere &&
         signal_value(last.signal) != static_cast<uint32_t>(combine.coding)) {
-      const CudaLowLatencyLayout& layout = combine.call.layout;
       const auto plain = static_cast<uint32_t>(layout.hidden * layout.element_bytes);
       const auto coded = static_cast<uint32_t>(logfmt::row_bytes(layout.hidden));
       const bool is_coded = combine.coding != LowLatencyCoding::kNone;
-      tell_fault(args.signals(), FaultReason::kMismatch, kOp, rank, block.epoch,
+      tell_fault(args.signals(), FaultReason::kMismatch, kOp, term.rank, block.epoch,
                  make_signal(is_coded ? plain : coded, is_coded ? coded : plain));
       got = Awaited::kFailed;
     }
@@ -65,25 +92,29 @@ __device__ __noinline__ inline bool keep_awaiting_rows(
   return agree(got) != Awaited::kFailed;
 }
 
-// One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
-// the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
-__device__ __forceinline__ bool await_rows(
-    const Args& args, const Block& block, int token, int part, bool contributes, int rank) {
-  const LowLatencyCombineCall& combine = args.combine;
-  const CudaLowLatencyLayout& layout = combine.call.layout;
-  const int64_t selection = int64_t{token} * layout.topk + lane_id();
-  const uint64_t* flag = word_at(block.own_bank, layout.return_flag_at(0, selection, part));
-  bool is_here = combine.wait_us == nullptr;
-  if (contributes && is_here) {
-    const uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with publish_parts: the rows
-    is_here = has_just_reached(signal_epoch(seen), block.epoch) &&
-              signal_value(seen) == static_cast<uint32_t>(combine.coding);
+// A block's warps sum all tokens in chunks of kChunk elements.  sum(token, chunk, has_waited)
+// returns false when rows are missing that were not awaited; it is then called again.  So no
+// register holds anything but the item over the call of a function.  Returns false when the kernel
+// must end.
+template <LowLatencySum kSum, int kChunk, typename Sum>
+__device__ __forceinline__ bool receive_all(const Args& args, const Block& block, const Sum& sum) {
+  const Divisor& chunks = args.combine.chunks;
+  bool has_waited = false;
+#pragma unroll 1
+  for (int item = receive_unit(warp_id()); item < args.combine.num_tokens * chunks.divisor;) {
+    const int token = chunks.quotient(item);
+    const int chunk = item - token * chunks.divisor;
+    const bool may_sum = has_waited || args.combine.wait_us == nullptr;
+    if (may_sum && sum(token, chunk, has_waited)) {
+      item += num_receive_units();
+      has_waited = false;
+    } else if (await_rows<kSum>(args, block, token, chunk * kChunk / kPartElements)) {
+      has_waited = true;
+    } else {
+      return false;
+    }
   }
-  if (__all_sync(kAllLanes, is_here) != 0) {
-    __syncwarp();  // what each lane has acquired is visible to all
-    return true;
-  }
-  return keep_awaiting_rows(args, block, flag, contributes, rank);
+  return true;
 }
 
 // Adds the longest wait for each rank to the caller's statistics.  The whole block calls it when it

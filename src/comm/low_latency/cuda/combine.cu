@@ -27,8 +27,7 @@ namespace {
 // Finds those of a token's selections whose place holds the sum of their rank.  Lane j gets the
 // j-th of the `num` of them, in order of rank.  `contributes` stays true for them alone.
 __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
-  const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
-  contributes = contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
+  contributes = is_first_of_rank(contributes, rank);
   const uint32_t all = __ballot_sync(kAllLanes, contributes);
   num = __popc(all);
   int place = 0;
@@ -45,29 +44,28 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
 }
 
 // A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
-// the kernel must end.
+// rows are missing that were not awaited.
 template <typename Type, typename Word, LowLatencySum kSum>
-__device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
+__device__ __forceinline__ bool receive_chunk(
+    const Args& args, const Block& block, int token, int chunk, bool has_waited) {
   using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   const LowLatencyCombineCall& combine = args.combine;
   const CudaLowLatencyLayout& layout = combine.call.layout;
-  const Term own = find_term(combine, block, token);
+  const Term own = find_term<kSum == LowLatencySum::kRanks>(combine, block, token,
+                                                            chunk * 32 * kPerWord / kPartElements);
   bool contributes = own.contributes;
   float weight = own.weight;
-  const int rank = own.rank;
   int selection = lane_id();  // the selection of term `lane`
   int num_terms = 0;
   if constexpr (kSum == LowLatencySum::kRanks) {
-    selection = order_by_rank(layout.topk, rank, contributes, num_terms);
+    selection = order_by_rank(layout.topk, own.rank, contributes, num_terms);
     weight = 1.0f;
   }
-  const int part = chunk * 32 * kPerWord / kPartElements;
-  if (!await_rows(args, block, token, part, contributes, rank)) {
+  if (__all_sync(kAllLanes, own.is_here || !contributes || has_waited) == 0) {
     return false;
   }
-  token = ptx::opaque(token);
-  chunk = ptx::opaque(chunk);
+  __syncwarp();  // what each lane has acquired is visible to all
   uint32_t terms = __ballot_sync(kAllLanes, contributes);
   if constexpr (kSum == LowLatencySum::kRanks) {
     terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
@@ -123,14 +121,12 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-#pragma unroll 1
-    for (int item = receive_unit(warp_id()); item < combine.num_tokens * combine.chunks.divisor;
-         item += num_receive_units()) {
-      const int token = combine.chunks.quotient(item);
-      if (!receive_chunk<Type, Word, kSum>(args, block, token,
-                                           item - token * combine.chunks.divisor)) {
-        return;
-      }
+    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(typename Type::Element));
+    const auto sum = [&](int token, int chunk, bool has_waited) {
+      return receive_chunk<Type, Word, kSum>(args, block, token, chunk, has_waited);
+    };
+    if (!receive_all<kSum, kChunk>(args, block, sum)) {
+      return;
     }
     if (combine.wait_us != nullptr) {
       note_waits(combine);

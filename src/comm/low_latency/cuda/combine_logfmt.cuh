@@ -93,18 +93,20 @@ __device__ void send_logfmt(SendCursor at) {
   }
 }
 
-// A warp sums a group of a token.  Returns false when the kernel must end.
+// A warp sums a group of a token.  Returns false when rows are missing that were not awaited.
 template <typename Type>
-__device__ bool receive_logfmt(const Args& args, const Block& block, int token, int group) {
+__device__ bool receive_logfmt(
+    const Args& args, const Block& block, int token, int group, bool has_waited) {
   using Element = typename Type::Element;
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  const Term own = find_term(combine, block, token);
-  const int part = group * static_cast<int>(logfmt::kGroup) / kPartElements;
-  if (!await_rows(args, block, token, part, own.contributes, own.rank)) {
+  const Term own = find_term<false>(combine, block, token,
+                                    group * static_cast<int>(logfmt::kGroup) / kPartElements);
+  if (__all_sync(kAllLanes, own.is_here || !own.contributes || has_waited) == 0) {
     return false;
   }
+  __syncwarp();  // what each lane has acquired is visible to all
   float sum[kLogfmtPerLane] = {};
   const int first_byte = 5 * lane_id();
   for (uint32_t terms = __ballot_sync(kAllLanes, own.contributes); terms != 0; terms &= terms - 1) {
@@ -151,13 +153,12 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-#pragma unroll 1
-    for (int item = receive_unit(warp_id()); item < combine.num_tokens * combine.chunks.divisor;
-         item += num_receive_units()) {
-      const int token = combine.chunks.quotient(item);
-      if (!receive_logfmt<Type>(args, block, token, item - token * combine.chunks.divisor)) {
-        return;
-      }
+    const auto sum = [&](int token, int group, bool has_waited) {
+      return receive_logfmt<Type>(args, block, token, group, has_waited);
+    };
+    constexpr auto kSum = LowLatencySum::kSelections;  // rows of a logfmt coding are sent each
+    if (!receive_all<kSum, static_cast<int>(logfmt::kGroup)>(args, block, sum)) {
+      return;
     }
     if (combine.wait_us != nullptr) {
       note_waits(combine);

@@ -189,6 +189,7 @@ struct CallBlock {
   std::byte* own_bank;  // of this rank's window, where the bank of the epoch begins
   uint32_t epoch;
   RankMask dead;  // the excluded ranks
+  bool has_dead;
   bool has_failed;
   uint64_t begin_ns;  // when the block began
 
@@ -197,6 +198,7 @@ struct CallBlock {
     epoch = number;
     own_bank = call.window(call.rank()) + bank_of(number) * call.layout.bank_bytes;
     dead = call.state->exclusions.dead;
+    has_dead = !dead.is_empty();
     begin_ns = ptx::globaltimer();
   }
   // The last warp calls it.
