@@ -25,6 +25,12 @@ int dispatch(const Options& options) {
       forced.emplace("MOEBIUS_THREADS", std::to_string(options.threads));
     }
   }
+  std::optional<ForcedSetting> numa;
+  if constexpr (requires { options.numa; }) {
+    if (!options.numa.empty()) {
+      numa.emplace("MOEBIUS_NUMA", options.numa);
+    }
+  }
   return run_subcommand(options);
 }
 

@@ -39,6 +39,7 @@ struct RunOptions {
   KernelOptions kernel;
   int comm_sms = 0;  // 0: the backend chooses
   int threads = 0;   // 0: MOEBIUS_THREADS, or all usable CPUs where that is not set
+  std::string numa;  // empty: MOEBIUS_NUMA
   int repeat = 3;
   bool graph = false;  // on GPUs: the timed calls are replays of a CUDA graph
   // For high_throughput on GPUs, see MoeLayerOptions.  nullopt stands for 0 with --graph.
@@ -71,6 +72,7 @@ struct BenchOptions {
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
+  std::string numa;             // empty: MOEBIUS_NUMA
   int ranks = 0;                // 0: for dispatch 1, 2, 4 and 8; on GPUs as many as there are
   double min_time = 0.3;        // seconds of measurement per case
   std::vector<int64_t> tokens;  // for layer, and for dispatch on GPUs; empty: one of the above

@@ -177,6 +177,12 @@ void add_threads(CLI::App& app, int& threads, const char* text = "CPU threads") 
   add_count(app, "--threads", threads, 4096, text);
 }
 
+void add_numa(CLI::App& app, std::string& numa) {
+  add_choice(app, "--numa", numa, {"off", "experts", "interleave"},
+             "CPUs: where experts lie in the memory of several nodes (default: MOEBIUS_NUMA, else "
+             "off)");
+}
+
 void add_layer_options(CLI::App& app, RunOptions& o) {
   app.add_option("--model", o.model, "Hugging Face model folder")->required()->type_name("DIR");
   CLI::Option* layer = add_number(app, "--layer", o.layer, int64_t{0}, int64_t{kMaxInt},
@@ -239,6 +245,7 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
 
 void add_report_options(CLI::App& app, RunOptions& o) {
   add_threads(app, o.threads, "CPU threads (default: all usable)");
+  add_numa(app, o.numa);
   add_count(app, "--repeat", o.repeat, 1000000, "timed calls after one warm-up (default 3)");
   app.add_flag("--graph", o.graph, "with --device cuda: record a call once, time its replays");
   app.add_flag("--check", o.check, "compare with the float64 reference; exit 1 above tolerance");
@@ -257,6 +264,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
   app.add_option("--impl", o.impl, "one implementation (default: all that accept)");
   app.add_flag("--check,!--no-check", o.check, "compare with ref first (default)");
   add_threads(app, o.threads);
+  add_numa(app, o.numa);
   add_count(app, "--ranks", o.ranks, 1024,
             "ranks of dispatch (default: 1, 2, 4 and 8; on GPUs as many as there are), "
             "and of layer on GPUs");

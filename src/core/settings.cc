@@ -42,6 +42,13 @@ constexpr SettingInfo kSettings[] = {
      "whose threads run loops of CPU streams: own, openmp for those of the OpenMP runtime that the "
      "process has loaded, as torch has, or auto for openmp where there is such a runtime",
      "at the first parallel loop of a thread"},
+    {"MOEBIUS_NUMA", "off",
+     "where experts on CPUs lie in the memory of several nodes: off, experts for a part of them on "
+     "each node, whose threads begin with these, or interleave for their pages by turns",
+     "when such experts are made"},
+    {"MOEBIUS_NUMA_NODES", "those of the system",
+     "pretends nodes for MOEBIUS_NUMA: lists of CPUs, as in 0-7/8-15",
+     "when such experts are made"},
     {"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails",
      "when a group whose options name no timeout is made", SettingRange{1, kMostMs}},
     {"MOEBIUS_LINK_LATENCY_US", "0",
@@ -61,7 +68,7 @@ constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation", kChoice},
     {"MOEBIUS_CPU_VECTORS", "widest at hand",
      "forces the vectors of cpu_portable (vnni, avx2, plain)", "when such experts are made"},
-    {"MOEBIUS_FETCH_AHEAD", "a 32nd of L1",
+    {"MOEBIUS_FETCH_AHEAD", "1024; 4096 with 48 KiB of L1",
      "how many bytes ahead experts on CPUs fetch weights that few rows are multiplied by",
      "when such experts are made", SettingRange{0, 1 << 20}},
     {"MOEBIUS_PANEL_BYTES", "five eighths of L2, at least 1.25 MiB",

@@ -73,14 +73,17 @@ Tensor packed_gscale(const Tensor& factor, const QuantDesc& a) {
   return factor ? Tensor() : a.alpha_or_gscale;
 }
 
-ItemGemm make_gemm(const GemmSource& from, Operand operand, const Stream& stream) {
+ItemGemm make_gemm(const GemmSource& from,
+                   Operand operand,
+                   const NumaPlacement& placement,
+                   const Stream& stream) {
   const Tensor factor = exact_factor(from.a, from.w_desc, operand);
   const Tensor gscale = packed_gscale(factor, from.a);
   return {from.quantizer,
           from.w.dim(2),
           row_form(from.quantizer, from.w_desc, operand),
           factor,
-          {from.w, from.w_desc, from.columns, from.gate_rows, gscale, operand, stream},
+          {from.w, from.w_desc, from.columns, from.gate_rows, gscale, operand, stream, placement},
           from.lora};
 }
 
@@ -121,6 +124,7 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
                        const RowQuantizer& a2,
                        Operand operand,
                        const TileKernels& kernels,
+                       const NumaPlacement& placement,
                        const Stream& stream)
     : desc_(desc),
       kernels_(kernels),
@@ -134,6 +138,7 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
                         gate_rows(desc),
                         {weights.lora.w1_a, weights.lora.w1_b, weights.lora.scaling}},
                        operand,
+                       placement,
                        stream)),
       gemm2_(make_gemm({a2,
                         weights.quant.a2,
@@ -143,6 +148,7 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
                         desc.hidden,
                         {weights.lora.w2_a, weights.lora.w2_b, weights.lora.scaling}},
                        operand,
+                       placement,
                        stream)) {}
 
 void ItemStages::repack(const ExpertWeights& weights, const Stream& stream) {

@@ -105,6 +105,7 @@ class ItemStages {
              const RowQuantizer& a2,
              Operand operand,
              const TileKernels& kernels,
+             const NumaPlacement& placement,
              const Stream& stream);
 
   // Packs the values of those weights once more that are defined.  They are described as those that

@@ -11,6 +11,7 @@
 
 #include "core/allocate.h"
 #include "core/ceil_div.h"
+#include "core/node_tasks.h"
 #include "core/parallel.h"
 #include "experts/byte_limits.h"
 #include "moebius/float_types.h"
@@ -170,13 +171,15 @@ PackedWeight::PackedWeight(const Tensor& w,
                            int64_t gate_rows,
                            const Tensor& activation_gscale,
                            Operand operand,
-                           const Stream& stream)
+                           const Stream& stream,
+                           const NumaPlacement& placement)
     : columns_(columns),
       gate_rows_(gate_rows),
       operand_(operand),
       code_(code_of(w.dtype(), desc, operand)),
       k_(w.dim(2)),
-      steps_(ceil_div(k_, step_values(operand))) {
+      steps_(ceil_div(k_, step_values(operand))),
+      placement_(placement) {
   const Source source = source_of(w, desc, activation_gscale);
   if (source.has_scales()) {
     scale_dtype_ = desc.scale.dtype();
@@ -204,7 +207,17 @@ PackedWeight::PackedWeight(const Tensor& w,
   if (code_ == TileCode::kF8E4M3) {
     others_ = std::make_unique<uint16_t[]>(static_cast<size_t>(blocks * steps_));
   }
+  place(w.dim(0));
   pack_all(source, stream);
+}
+
+// Before anything is written, as pages get their node when they are.
+void PackedWeight::place(int64_t num_experts) const {
+  const int64_t blocks = num_experts * num_blocks();
+  placement_.place(units_.get(), blocks * steps_ * unit_bytes(code_), num_experts);
+  placement_.place(step_scales_.get(), blocks * steps_ * step_scale_bytes(code_), num_experts);
+  placement_.place(group_scales_.get(),
+                   blocks * num_groups_ * kBlockColumns * bits(scale_dtype_) / 8, num_experts);
 }
 
 PackedWeight::Source PackedWeight::source_of(const Tensor& w,
@@ -225,14 +238,19 @@ void PackedWeight::repack(const Tensor& w,
   if (code_of(w.dtype(), desc, operand_) == code_) {
     pack_all(source_of(w, desc, activation_gscale), stream);
   } else {
-    *this = PackedWeight(w, desc, columns_, gate_rows_, activation_gscale, operand_, stream);
+    *this = PackedWeight(w, desc, columns_, gate_rows_, activation_gscale, operand_, stream,
+                         placement_);
   }
 }
 
 void PackedWeight::pack_all(const Source& source, const Stream& stream) {
-  parallel_tasks(stream, source.w.dim(0) * num_blocks(), [&](int64_t task, int) {
-    pack_block(source, task / num_blocks(), task % num_blocks());
-  });
+  const int64_t num_experts = source.w.dim(0);
+  const auto node_of = [&](int64_t task) {
+    return placement_.home(task / num_blocks(), num_experts);
+  };
+  parallel_tasks_by_node(
+      stream, num_experts * num_blocks(), placement_, node_of,
+      [&](int64_t task, int) { pack_block(source, task / num_blocks(), task % num_blocks()); });
 }
 
 void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "core/numa.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 #include "moebius/experts.h"
 #include "moebius/stream.h"
@@ -35,7 +36,8 @@ struct BlockColumns {
 
 class PackedWeight {
  public:
-  // w [L, N, K] is copied.  activation_gscale: see dequantize_weight_rows.
+  // w [L, N, K] is copied, to where `placement` says.  activation_gscale: see
+  // dequantize_weight_rows.
   // REQUIRES: supports(desc, operand).
   PackedWeight(const Tensor& w,
                const QuantDesc& desc,
@@ -43,7 +45,8 @@ class PackedWeight {
                int64_t gate_rows,
                const Tensor& activation_gscale,
                Operand operand,
-               const Stream& stream);
+               const Stream& stream,
+               const NumaPlacement& placement = {});
 
   // Packs other values: w and desc have the shapes, dtypes and scheme that the object was made
   // from. They go where the old ones are.  But if units cannot hold the codes of the new values as
@@ -83,6 +86,7 @@ class PackedWeight {
   const std::byte* units(int64_t expert, int64_t block) const;
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
   Source source_of(const Tensor& w, const QuantDesc& desc, const Tensor& activation_gscale) const;
+  void place(int64_t num_experts) const;
   void pack_all(const Source& source, const Stream& stream);
   void pack_block(const Source& source, int64_t expert, int64_t block);
   void pack_units(int64_t column,
@@ -101,6 +105,7 @@ class PackedWeight {
   int64_t group_steps_ = 0;
   int64_t num_groups_ = 0;
   DType scale_dtype_ = DType::kF32;
+  NumaPlacement placement_;
   Bytes units_;
   Bytes step_scales_;
   Bytes group_scales_;

@@ -19,6 +19,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/node_tasks.h"
+#include "core/numa.h"
 #include "core/parallel.h"
 #include "experts/cpu/tiles/item_stages.h"
 #include "experts/cpu/tiles/item_tasks.h"
@@ -41,12 +43,14 @@ class TileExperts final : public ExpertsBase {
               const TileKernels& kernels)
       : ExpertsBase(
             desc, std::move(weights), stream, {name, WeightAndReduceKind::kNoOp, own_constants}),
+        placement_(numa_placement()),
         stages_(desc_,
                 weights_,
                 quantize_a1_,
                 quantize_a2_,
                 multiplies_integers(desc_, weights_.quant) ? Operand::kI8 : kernels.operand,
                 kernels,
+                placement_,
                 stream),
         quantizes_all_rows_(quant::scales_over_rows(weights_.quant.a2)) {
     // The packed copies are all that is kept.
@@ -185,7 +189,8 @@ class TileExperts final : public ExpertsBase {
     }
     const int64_t first_split_arena = tasks.num_whole() > 0 ? stream.num_threads() : 0;
     std::atomic<bool> failed = false;
-    parallel_tasks(stream, tasks.size(), [&](int64_t i, int thread) {
+    const auto node_of = [&](int64_t i) { return home(buffers.items[tasks[i].item]); };
+    parallel_tasks_by_node(stream, tasks.size(), placement_, node_of, [&](int64_t i, int thread) {
       const ItemTask task = tasks[i];
       const bool is_whole = task.stage == ItemStage::kWhole;
       const ItemBuffers arena =
@@ -194,9 +199,10 @@ class TileExperts final : public ExpertsBase {
       const ItemWork work = {buffers.items[task.item], call, arena, own};
       try {
         if (is_whole) {
-          const int64_t later = i + stream.num_threads();  // most likely this thread's next task
-          const Item* next =
-              later < tasks.num_whole() ? &buffers.items[tasks[later].item] : nullptr;
+          // Most likely this thread's next task, where all threads take tasks in turn.
+          const int64_t later = i + stream.num_threads();
+          const bool is_known = placement_.num_homes() == 1 && later < tasks.num_whole();
+          const Item* next = is_known ? &buffers.items[tasks[later].item] : nullptr;
           run_item(work, next);
         } else {
           run_part(task, work, buffers.progress[task.split], failed);
@@ -216,7 +222,8 @@ class TileExperts final : public ExpertsBase {
                              const Stream& stream) const {
     const ItemGemm& gemm2 = stages_.gemm2();
     const auto for_each_item = [&](auto body) {
-      parallel_tasks(stream, num_items, [&](int64_t i, int thread) {
+      const auto node_of = [&](int64_t i) { return home(buffers.items[i]); };
+      parallel_tasks_by_node(stream, num_items, placement_, node_of, [&](int64_t i, int thread) {
         const ItemBuffers arena = buffers.arena(stages_, thread);
         const ThreadBuffers own = buffers.thread(stages_, thread);
         body(ItemWork{buffers.items[i], call, arena, own});
@@ -293,9 +300,11 @@ class TileExperts final : public ExpertsBase {
     }
   }
 
+  int home(const Item& item) const { return placement_.home(item.e, desc_.num_local_experts); }
   int64_t num_blocks1() const { return stages_.gemm1().weight.num_blocks(); }
   int64_t num_blocks2() const { return stages_.gemm2().weight.num_blocks(); }
 
+  NumaPlacement placement_;
   ItemStages stages_;
   bool quantizes_all_rows_;
 };
