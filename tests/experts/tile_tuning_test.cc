@@ -16,7 +16,7 @@ using testing::ScopedSetting;
 
 TEST(TileTuning, FollowsTheCaches) {
   EXPECT_EQ(tile_tuning({32 << 10, 512 << 10, 0}).fetch_ahead, 1024);
-  EXPECT_EQ(tile_tuning({48 << 10, 2 << 20, 0}).fetch_ahead, 1536);
+  EXPECT_EQ(tile_tuning({48 << 10, 2 << 20, 0}).fetch_ahead, 4096);
   EXPECT_EQ(tile_tuning({48 << 10, 2 << 20, 0}).panel_bytes, 5 << 18);
   EXPECT_EQ(tile_tuning({64 << 10, 4 << 20, 0}).panel_bytes, 5 << 19);
   EXPECT_EQ(tile_tuning({32 << 10, 512 << 10, 0}).panel_bytes, 5 << 18);
