@@ -168,7 +168,7 @@ inline const float* decode_part(const TileGemm& g, const Part& part, float* room
   for (int64_t s = 0; s < part.steps; ++s) {
     const std::byte* unit = g.units + (part.first + s) * unit_bytes(g.code);
     for (int64_t line = 0; line < unit_bytes(g.code); line += kTileRowBytes) {
-      __builtin_prefetch(unit + g.fetch_ahead + line);
+      __builtin_prefetch(unit + kPartAhead + line);
     }
     for (int64_t tile = 0; tile < 2; ++tile) {
       for (int64_t chunk = 0; chunk < kChunks; ++chunk) {

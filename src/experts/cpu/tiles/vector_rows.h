@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kStepRows = 32;
 constexpr int64_t kPartSteps = 4;  // 16 KiB of decoded weights
+// How many bytes ahead weights are fetched that many rows are multiplied by.  A fetch past the end
+// of the weights does no harm.
+constexpr int64_t kPartAhead = 4096;
 
 // Steps [first, first + steps) of k, all of one group.
 struct Part {

@@ -45,13 +45,12 @@ struct DecodedWeights {
 // Reads bf16 weights as they are stored.
 struct StoredBF16 {
   const std::byte* at;
-  int64_t ahead;  // TileGemm::fetch_ahead
 
   Floats load(int64_t line, int64_t k, int v) const {
     const std::byte* row = at + line / 2 * kStepBytes + v / kChunks * kTileBytes +
                            (line % 2 * 8 + k / 2) * kTileRowBytes;
     if (k % 2 == 0 && v % kChunks == 0) {
-      __builtin_prefetch(row + ahead);
+      __builtin_prefetch(row + kPartAhead);
     }
     const auto pair = cpu::load<Words>(row + v % kChunks * kLanes * 4);
     return as_floats(k % 2 == 0 ? pair << 16 : pair & 0xffff0000);
@@ -132,7 +131,7 @@ inline void multiply_many(const TileGemm& g) {
   for (Part part = part_at(g, 0); part.steps > 0; part = part_at(g, part.first + part.steps)) {
     if constexpr (Panels::kHasScales) {
       if (g.code == TileCode::kBF16 && g.rows <= kMostStoredRows) {
-        const StoredBF16 stored = {g.units + part.first * kStepBytes, g.fetch_ahead};
+        const StoredBF16 stored = {g.units + part.first * kStepBytes};
         multiply_part(g, part, stored, nullptr, panels);
         continue;
       }
