@@ -49,10 +49,26 @@ void expect_exists(int index) {
   }
 }
 
-int attribute(int index, cudaDeviceAttr attr) {
-  int value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, attr, index), "cudaDeviceGetAttribute");
-  return value;
+constexpr int kMaxDevices = 64;  // nothing is remembered of any further ones
+
+bool has_note(int index) {
+  return index >= 0 && index < kMaxDevices;
+}
+
+// The shared memory that this thread knows to be allowed to a kernel on a GPU.  Launchers ask in
+// every call, and the runtime takes as long to say so as to do anything else.  Limits only grow, so
+// what was allowed stays so.
+struct Allowed {
+  const void* kernel;
+  int index;
+  int64_t bytes;
+};
+
+Allowed& allowed_of(int index, const void* kernel) {
+  constexpr size_t kEntries = 64;  // kernels that meet in an entry only ask more often
+  static thread_local std::array<Allowed, kEntries> entries{};
+  const auto address = reinterpret_cast<uintptr_t>(kernel) >> 4;
+  return entries[(address + static_cast<uintptr_t>(index)) % kEntries];
 }
 
 }  // namespace
@@ -84,10 +100,8 @@ CudaDeviceInfo device_info(int index) {
 }
 
 void expect_usable(int index) {
-  constexpr int kMaxDevices = 64;
   static std::array<std::atomic<bool>, kMaxDevices> known_usable{};
-  const bool has_note = index >= 0 && index < kMaxDevices;
-  if (has_note && known_usable[static_cast<size_t>(index)].load(std::memory_order_relaxed)) {
+  if (has_note(index) && known_usable[static_cast<size_t>(index)].load(std::memory_order_relaxed)) {
     return;
   }
   expect_exists(index);
@@ -103,7 +117,7 @@ void expect_usable(int index) {
                     MOEBIUS_CUDA_ARCHITECTURES));
   }
   check_cuda(status, "loading a kernel");
-  if (has_note) {
+  if (has_note(index)) {
     known_usable[static_cast<size_t>(index)].store(true, std::memory_order_relaxed);
   }
 }
@@ -134,6 +148,10 @@ void load_kernels(int index, std::initializer_list<const void*> kernels) {
 }
 
 void allow_shared_bytes(int index, const void* kernel, int64_t bytes) {
+  Allowed& known = allowed_of(index, kernel);
+  if (known.kernel == kernel && known.index == index && known.bytes >= bytes) {
+    return;
+  }
   load_kernels(index, {kernel});
   const DeviceGuard guard(index);
   // The limit holds for the process, so a larger limit that another object has set must stay.
@@ -146,10 +164,24 @@ void allow_shared_bytes(int index, const void* kernel, int64_t bytes) {
                                     static_cast<int>(bytes)),
                fmt::format("{} bytes of shared memory", bytes));
   }
+  known = {kernel, index, bytes};
 }
 
 int num_sms(int index) {
-  return attribute(index, cudaDevAttrMultiProcessorCount);
+  static std::array<std::atomic<int>, kMaxDevices> known{};
+  if (has_note(index)) {
+    const int sms = known[static_cast<size_t>(index)].load(std::memory_order_relaxed);
+    if (sms > 0) {
+      return sms;
+    }
+  }
+  int sms = 0;
+  check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, index),
+             "cudaDeviceGetAttribute");
+  if (has_note(index)) {
+    known[static_cast<size_t>(index)].store(sms, std::memory_order_relaxed);
+  }
+  return sms;
 }
 
 }  // namespace moebius::cuda

@@ -1,10 +1,70 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <mutex>
+#include <vector>
+
 #include "core/cuda/check.h"
 #include "core/cuda/outside_of_captures.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::cuda {
+
+namespace {
+
+// Events without times that nobody has a handle on any more.  A layer call records several, and
+// making and destroying one takes the host as long as recording it.  Recording an event again does
+// not change what waits for its earlier record, also where a graph was recorded.
+class UnusedEvents {
+ public:
+  // Null: there is none.
+  cudaEvent_t take(int index) {
+    const std::lock_guard lock(mutex_);
+    std::vector<cudaEvent_t>& events = by_device_[index];
+    if (events.empty()) {
+      return nullptr;
+    }
+    const cudaEvent_t event = events.back();
+    events.pop_back();
+    return event;
+  }
+  void give(int index, cudaEvent_t event) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      by_device_[index].push_back(event);
+    } catch (const std::exception&) {  // there is no memory to remember it
+      log_cuda_error(cudaEventDestroy(event), "cudaEventDestroy");
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<cudaEvent_t>> by_device_;
+};
+
+UnusedEvents& unused_events() {
+  static auto& instance = *new UnusedEvents;  // leaked, as handles may outlive main()
+  return instance;
+}
+
+std::shared_ptr<void> untimed_event(int index) {
+  cudaEvent_t event = unused_events().take(index);
+  if (event == nullptr) {
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+               "cudaEventCreateWithFlags");
+  }
+  return {event, [index](void* e) { unused_events().give(index, static_cast<cudaEvent_t>(e)); }};
+}
+
+std::shared_ptr<void> timed_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+  return {event, [](void* e) {
+            log_cuda_error(cudaEventDestroy(static_cast<cudaEvent_t>(e)), "cudaEventDestroy");
+          }};
+}
+
+}  // namespace
 
 std::shared_ptr<void> make_stream(int index) {
   expect_usable(index);
@@ -23,14 +83,10 @@ void synchronize_stream(void* stream, int index) {
 
 std::shared_ptr<void> record_event(void* stream, int index, bool is_timed) {
   const DeviceGuard guard(index);
-  cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, is_timed ? cudaEventDefault : cudaEventDisableTiming),
-             "cudaEventCreateWithFlags");
-  std::shared_ptr<void> owner(event, [](void* e) {
-    log_cuda_error(cudaEventDestroy(static_cast<cudaEvent_t>(e)), "cudaEventDestroy");
-  });
-  check_cuda(cudaEventRecord(event, as_stream(stream)), "cudaEventRecord");
-  return owner;
+  std::shared_ptr<void> event = is_timed ? timed_event() : untimed_event(index);
+  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event.get()), as_stream(stream)),
+             "cudaEventRecord");
+  return event;
 }
 
 void wait_event(void* stream, int index, void* event) {
