@@ -43,11 +43,7 @@ struct LayerObject : Object {
   }
 
   CallContext context(const Stream& stream, int microbatch) const {
-    CallContext result;
-    result.stream = stream;
-    result.workspaces = &workspaces->pool;
-    result.microbatch = microbatch;
-    return result;
+    return {.stream = stream, .workspaces = &workspaces->pool, .microbatch = microbatch};
   }
 
   std::shared_ptr<GroupObject> group;  // null for one rank
