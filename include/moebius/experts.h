@@ -172,6 +172,9 @@ struct ExpertsInput {
   // Rows of x and x_scale that may still be on their way, only with
   // ExpertsTraits::takes_arriving_rows; everything else is there.
   RowArrivals arrivals = {};
+  // i32 [L], optional, only with ExpertsTraits::counts_rows: apply() writes here how many of the
+  // selections each local expert has.
+  Tensor row_counts = {};
 };
 
 // The buffers that one apply() needs.  `intermediate` is GEMM2's operand, the output of the
@@ -204,6 +207,8 @@ struct ExpertsTraits {
   bool takes_arriving_rows = false;
   // The caller must keep the memory of the weights alive and in place (WeightMemory::kLent).
   bool retains_weights = false;
+  // apply() writes ExpertsInput::row_counts, for standard rows, since it counts them anyway.
+  bool counts_rows = false;
 };
 
 class Experts {

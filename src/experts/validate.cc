@@ -400,6 +400,14 @@ void validate_call(const Experts& experts,
   }
   expect_a2_scale(experts, input.a2_scale,
                   batched ? Shape{desc.num_local_experts, rows} : Shape{rows});
+  if (input.row_counts) {
+    expect(experts.traits().counts_rows, [&] {
+      return fmt::format("row_counts are given, experts {} do not count {} rows", experts.name(),
+                         name(desc.format));
+    });
+    expect_tensor(input.row_counts, DType::kI32, {desc.num_local_experts}, "row_counts");
+    expect_writable(input.row_counts, "row_counts");
+  }
 
   if (experts.traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
       !input.apply_router_weight_on_input) {
@@ -414,7 +422,8 @@ void validate_call(const Experts& experts,
       {&input.expert_num_tokens, "expert_num_tokens"},
       {&input.expert_map, "expert_map"},
       {&input.lora_ids, "lora_ids"},
-      {&input.a2_scale, "a2_scale"}};
+      {&input.a2_scale, "a2_scale"},
+      {&input.row_counts, "row_counts"}};
   for (const auto& [operand, what] : operands) {
     if (*operand) {
       expect_on(*operand, device, what);

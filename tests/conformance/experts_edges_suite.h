@@ -78,6 +78,32 @@ TEST_P(ExpertsContract, EmptyExpertsAndAllRowsToOne) {
   }
 }
 
+// Masked and foreign selections count for no expert; experts that do not count refuse to.
+TEST_P(ExpertsContract, RowsAreCountedByThoseWhoSaySo) {
+  const ExpertProblem p = ExpertProblemMaker(26).make(kTiny, base_case());
+  const auto experts = make(p, impl(), 2);
+  const testing::Place place(stream_of(impl(), 2));
+  std::vector<int32_t> expected(static_cast<size_t>(p.desc.num_local_experts), 0);
+  if (is_standard()) {
+    p.input.topk_ids.data<int32_t>()[0] = -1;
+    for (int64_t i = 0; i < p.input.topk_ids.numel(); ++i) {
+      if (const int32_t id = p.input.topk_ids.data<int32_t>()[i]; id >= 0) {
+        ++expected[static_cast<size_t>(id)];
+      }
+    }
+  }
+  ExpertsInput input = p.input;
+  input.row_counts = place.take(poisoned({p.desc.num_local_experts}, DType::kI32));
+  if (!experts->traits().counts_rows) {
+    EXPECT_THROW(apply(*experts, input, place.stream), InvalidArgument);
+    return;
+  }
+  apply(*experts, input, place.stream);
+  const Tensor counts = place.bring(input.row_counts);
+  const int32_t* first = counts.data<int32_t>();
+  EXPECT_EQ(std::vector<int32_t>(first, first + counts.numel()), expected);
+}
+
 TEST_P(ExpertsContract, NothingComputedGivesZeros) {
   if (!is_standard()) {
     GTEST_SKIP() << "masked selections exist in the standard format only";

@@ -12,7 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "core/cuda/words.h"
@@ -52,7 +55,8 @@ class CudaExperts final : public ExpertsBase {
         a1_(weights_.quant.a1, desc_, w1_, forced_),
         a2_(weights_.quant.a2, desc_, w2_, forced_),
         gemm1_(gemm1_desc()),
-        gemm2_(gemm2_desc()) {
+        gemm2_(gemm2_desc()),
+        gpu_(cuda_device_info(device_.index)) {
     // These traits follow from plans for many rows, not from what a call brings, since ranks must
     // agree on them.
     const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
@@ -63,13 +67,14 @@ class CudaExperts final : public ExpertsBase {
     }
     const bool is_plain_standard = !is_batched() && desc_.num_adapters == 0;
     const bool is_coded_here = a1_.active() && traits_.expects_unquantized_inputs;
+    traits_.counts_rows = !is_batched();
     traits_.gives_parts = is_plain_standard && plan2.takes_columns();
     traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
                                   !a1_.needs_groups() && plan1.takes_index();
   }
 
  private:
-  int64_t scratch_bytes(int64_t rows) const override { return bytes_of<Buffers>(*this, rows); }
+  int64_t scratch_bytes(int64_t rows) const override { return row_plan(rows, 0)->scratch_bytes; }
 
   void run(const ExpertsInput& input,
            const Tensor& output,
@@ -79,7 +84,8 @@ class CudaExperts final : public ExpertsBase {
     if (num_slots(rows) == 0) {
       return;
     }
-    const Buffers buffers(*this, rows, scratch, input.expected_rows);
+    const auto plan = row_plan(rows, input.expected_rows);
+    const Buffers buffers(*this, *plan, scratch);
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
     const RowOperand x = load_input(call);
@@ -92,10 +98,59 @@ class CudaExperts final : public ExpertsBase {
     }
   }
 
+  // What a number of rows decides about a call.
+  struct RowPlan {
+    int64_t rows = 0;
+    int64_t hint = 0;              // ExpertsInput::expected_rows
+    int64_t expected = 0;          // how many rows the GEMMs are expected to have
+    GemmPlan gemm1, gemm2;         // of so many
+    int64_t decoded_elements = 0;  // room for decoded weights
+    int64_t scratch_bytes = 0;     // with a hint no more than without
+  };
+
+  // Calls of a serving engine repeat a few numbers of rows, and to plan for one takes the host as
+  // long as a launch.
+  std::shared_ptr<const RowPlan> row_plan(int64_t rows, int64_t hint) const {
+    const std::lock_guard lock(row_plans_mutex_);
+    // A call asks without its hint, too, how much scratch it needs.
+    const auto place = static_cast<size_t>(2 * rows + (hint > 0 ? 1 : 0));
+    std::shared_ptr<const RowPlan>& known = row_plans_[place % row_plans_.size()];
+    if (known == nullptr || known->rows != rows || known->hint != hint) {
+      known = std::make_shared<const RowPlan>(make_row_plan(rows, hint));
+    }
+    return known;
+  }
+  RowPlan make_row_plan(int64_t rows, int64_t hint) const {
+    RowPlan plan;
+    plan.rows = rows;
+    plan.hint = hint;
+    plan.expected = expected_rows().of(rows);
+    if (is_batched() && hint > 0) {
+      plan.expected = std::min(plan.expected, hint * desc_.num_local_experts);
+    }
+    plan.gemm1 = plan_for(gemm1_, plan.expected);
+    plan.gemm2 = plan_for(gemm2_, plan.expected);
+    // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must do
+    // for them, too.
+    const int64_t fewer = is_always_fused(plan) ? most_unfused_rows(plan.gemm1) : 0;
+    const int64_t of_fewer = fewer > 0
+                                 ? num_slots(fewer) * desc_.w1_rows() +
+                                       plan_for(gemm2_, expected_rows().of(fewer)).decoded_elements
+                                 : 0;
+    plan.decoded_elements =
+        std::max({plan.gemm1.decoded_elements, plan.gemm2.decoded_elements, of_fewer});
+    Scratch size;
+    Buffers(*this, plan, size);
+    plan.scratch_bytes = size.bytes();
+    return plan;
+  }
+  // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
+  bool is_always_fused(const RowPlan& plan) const { return plan.gemm1.activates && !is_batched(); }
+
   struct Buffers {
-    // expected_rows is that of ExpertsInput; with it no more scratch is taken than without.
-    Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
+    Buffers(const CudaExperts& self, const RowPlan& plan, Scratch& scratch) {
       const ExpertsDesc& d = self.desc_;
+      const int64_t rows = plan.rows;
       const int64_t slots = self.num_slots(rows);
       next_item = scratch.take({2}, DType::kI32);
       if (!self.is_batched()) {
@@ -114,32 +169,16 @@ class CudaExperts final : public ExpertsBase {
       take_operand(self, rows, operand);
       take_result(self, slots, result);
 
-      expected = self.expected_rows().of(rows);
-      if (self.is_batched() && expected_rows > 0) {
-        expected = std::min(expected, expected_rows * d.num_local_experts);
-      }
-      const GemmPlan plan1 = self.plan_for(self.gemm1_, expected);
-      const GemmPlan plan2 = self.plan_for(self.gemm2_, expected);
-      fuses_activation = plan1.activates;
-      fuses_codes = plan1.quantizes;
-      // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
-      const bool is_always_fused = fuses_activation && !self.is_batched();
-      gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
+      expected = plan.expected;
+      fuses_activation = plan.gemm1.activates;
+      fuses_codes = plan.gemm1.quantizes;
+      gemm1 = scratch.take({self.is_always_fused(plan) ? 0 : slots, d.w1_rows()}, d.in_dtype);
       const bool needs_act = !self.activates_to_codes() || (fuses_activation && !fuses_codes);
       act = scratch.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must
-      // do for them, too.
-      const int64_t fewer = is_always_fused ? self.most_unfused_rows(plan1) : 0;
-      const int64_t of_fewer =
-          fewer > 0
-              ? self.num_slots(fewer) * d.w1_rows() +
-                    self.plan_for(self.gemm2_, self.expected_rows().of(fewer)).decoded_elements
-              : 0;
-      const Tensor decoded = scratch.take(
-          {std::max({plan1.decoded_elements, plan2.decoded_elements, of_fewer})}, DType::kBF16);
-      w1_decoded = plan1.decodes() ? decoded : Tensor();
-      w2_decoded = plan2.decodes() ? decoded : Tensor();
+      const Tensor decoded = scratch.take({plan.decoded_elements}, DType::kBF16);
+      w1_decoded = plan.gemm1.decodes() ? decoded : Tensor();
+      w2_decoded = plan.gemm2.decodes() ? decoded : Tensor();
       if (d.num_adapters > 0) {
         sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
         shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
@@ -197,7 +236,7 @@ class CudaExperts final : public ExpertsBase {
     return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
   }
   GemmPlan plan_for(const GemmDesc& gemm, int64_t expected) const {
-    return choose_gemm(gemm, cuda_device_info(device_.index), expected);
+    return choose_gemm(gemm, gpu_, expected);
   }
   // The most rows for which GEMM1 stores its result, where it activates for more.
   int64_t most_unfused_rows(const GemmPlan& plan1) const {
@@ -281,6 +320,7 @@ class CudaExperts final : public ExpertsBase {
                       .expert_offsets = buffers.expert_offsets,
                       .token_of_row = buffers.token_of_row,
                       .row_of_slot = buffers.row_of_slot,
+                      .expert_counts = input.row_counts,
                       .cleared = buffers.next_item},
                      stream);
     return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
@@ -469,6 +509,9 @@ class CudaExperts final : public ExpertsBase {
   RowCoder a2_;
   GemmDesc gemm1_;  // with the activation, where GEMM1 may activate, and quantize, as it stores
   GemmDesc gemm2_;
+  CudaDeviceInfo gpu_;
+  mutable std::mutex row_plans_mutex_;
+  mutable std::array<std::shared_ptr<const RowPlan>, 128> row_plans_;
 };
 
 }  // namespace

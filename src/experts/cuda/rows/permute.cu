@@ -43,6 +43,7 @@ struct Args {
   int64_t max_rows;
   int32_t* chunk_counts;  // [num_chunks, num_buckets]; nullptr with one chunk
   int32_t* expert_offsets;
+  int32_t* expert_counts;
   int32_t* slot_of_row;
   int32_t* token_of_row;
   int32_t* row_of_slot;
@@ -209,6 +210,9 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
     }
     starts[b] = sums.total;
     before[b] = sums.before;
+    if (blockIdx.x == 0 && a.expert_counts != nullptr && b < n - 1) {
+      a.expert_counts[b] = sums.total;
+    }
   }
   __syncthreads();
   exclusive_scan(starts, n);
@@ -367,6 +371,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   a.num_chunks = static_cast<int>(std::max<int64_t>(1, (a.num_slots + kChunk - 1) / kChunk));
   a.max_rows = args.max_rows;
   a.expert_offsets = data_or_null(args.expert_offsets);
+  a.expert_counts = data_or_null(args.expert_counts);
   a.slot_of_row = data_or_null(args.slot_of_row);
   a.token_of_row = data_or_null(args.token_of_row);
   a.row_of_slot = data_or_null(args.row_of_slot);

@@ -26,7 +26,8 @@ struct CudaOrderArgs {
   Tensor slot_of_row = {};
   Tensor token_of_row = {};  // i32 [M * K]: slot_of_row / K
   Tensor row_of_slot = {};
-  Tensor cleared = {};  // i32: becomes zeros, for counters of the kernels that follow
+  Tensor expert_counts = {};  // i32 [L]: how many slots each expert has
+  Tensor cleared = {};        // i32: becomes zeros, for counters of the kernels that follow
 };
 
 // Enqueues the sort.  Throws Unsupported for more than 1024 local experts, and in a build without
