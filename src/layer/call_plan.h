@@ -42,7 +42,8 @@ struct CallPlan {
   // Micro-batches, waves, parts and calls in steps travel on a stream beside the call's.
   bool transfers_beside = false;
   // The kernels that count loads run on a stream beside the call's and are enqueued last, since
-  // nothing in the call waits for them and each would delay it by 2 us.  With several micro-batches
+  // nothing in the call waits for them and each would delay it by 2 us.  Loads that the experts
+  // count themselves (ExpertsTraits::counts_rows) need none.  With several micro-batches
   // they run on the call's stream, since one micro-batch's rows and counts may lie where those of
   // the next arrive; so they do in steps, where the next may be of another layer.
   bool counts_beside = false;

@@ -89,11 +89,15 @@ struct ModularKernel::State {
   Tensor map_of(const KernelInput& input) const {
     return prepare_finalize->traits().localizes_ids ? Tensor() : input.expert_map;
   }
-  Tensor compute(const KernelInput& input,
+  // Whether the experts write the load of a micro-batch themselves, which costs no kernel.
+  bool experts_count_rows(const PrepareResult& prepared) const {
+    return experts->traits().counts_rows &&
+           runs_once(*experts, prepared.x.dim(0), plan.options.chunk_tokens);
+  }
+  Tensor compute(const Microbatch& microbatch,
                  const PrepareResult& prepared,
                  const Tensor& output,
-                 const ColumnParts& parts,
-                 const CallContext& context);
+                 const ColumnParts& parts);
   Pending<void> compute_in_parts(const Microbatch& microbatch,
                                  const PrepareResult& prepared,
                                  const FinalizeInput& done,
@@ -214,9 +218,6 @@ Task ModularKernel::State::run(Call call) {
   while (turns.step()) {
     co_yield Sent{};
   }
-  if (plan.counts_beside) {
-    beside.join(context.stream);
-  }
   tidy.is_whole = true;
 }
 
@@ -315,10 +316,12 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
 
   const PrepareResult prepared = finish_prepare(input, sent, way_there);
   rows_came_in_waves = static_cast<bool>(prepared.arrivals);
-  const Event arrived = rows_came_in_waves   ? prepared.arrivals.complete
-                        : plan.counts_beside ? context.stream.record()
-                                             : Event();
-  if (!plan.counts_beside) {
+  const bool experts_count = experts_count_rows(prepared);
+  const bool counts_beside = plan.counts_beside && (!experts_count || input.own_load);
+  const Event arrived = rows_came_in_waves ? prepared.arrivals.complete
+                        : counts_beside    ? context.stream.record()
+                                           : Event();
+  if (!plan.counts_beside && !experts_count) {
     loads.count(microbatch.index, prepared, map_of(input), context.stream);
   }
   FinalizeInput done;
@@ -341,17 +344,19 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
     }
     returned = compute_in_parts(microbatch, prepared, done, shared, back);
   } else {
-    done.expert_output = compute(input, prepared, microbatch.output, {}, context);
+    done.expert_output = compute(microbatch, prepared, microbatch.output, {});
     turns.before_send();
     shared.results_computed();
     returned = start_finalize(done, shared, context);
   }
   shared.finalize_sent();
-  if (plan.counts_beside) {
+  if (counts_beside) {
     const Stream& stream = beside.on(context.stream.device());
     stream.wait(arrived);
     LoadCounter::count_own(input, stream);
-    loads.count(microbatch.index, prepared, map_of(input), stream);
+    if (!experts_count) {
+      loads.count(microbatch.index, prepared, map_of(input), stream);
+    }
   }
   Travel home{timed("finalize", returned.hook, back), shared.during_finalize()};
   co_yield std::move(home);
@@ -363,6 +368,9 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
   shared.join(context.stream);
   if (input.add_shared && !done.addend) {
     add_rows(microbatch.output, microbatch.shared_output, microbatch.output, context.stream);
+  }
+  if (counts_beside) {
+    beside.join(context.stream);
   }
 }
 
@@ -471,11 +479,12 @@ void ModularKernel::State::route(const KernelInput& input,
 }
 
 // Experts write final rows directly to the output, unless they also read from there.
-Tensor ModularKernel::State::compute(const KernelInput& input,
+Tensor ModularKernel::State::compute(const Microbatch& microbatch,
                                      const PrepareResult& prepared,
                                      const Tensor& output,
-                                     const ColumnParts& parts,
-                                     const CallContext& context) {
+                                     const ColumnParts& parts) {
+  const KernelInput& input = microbatch.input;
+  const CallContext& context = microbatch.context;
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
   const ExpertsInput rows{
       .x = prepared.x,
@@ -490,7 +499,8 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
       .max_sms = context.max_sms,
       .expected_rows = prepared.expected_rows,
       .parts = parts,
-      .arrivals = prepared.arrivals};
+      .arrivals = prepared.arrivals,
+      .row_counts = experts_count_rows(prepared) ? loads.of(microbatch.index) : Tensor()};
   const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();
@@ -522,8 +532,8 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
       timed("finalize", std::exchange(way.hook, nullptr), back)();
     }
   };
-  compute(microbatch.input, prepared, rows,
-          {combine_parts, plan.sms_beside_finalize, [&](int) { send_next(); }}, context);
+  compute(microbatch, prepared, rows,
+          {combine_parts, plan.sms_beside_finalize, [&](int) { send_next(); }});
   // Experts without rows do not report parts, but the other ranks wait for all of them.
   while (static_cast<int>(sent.size()) < combine_parts) {
     send_next();

@@ -62,6 +62,11 @@ struct MoeLayer::State {
     }
     return false;
   }
+  // Whether the selections of this rank's own tokens are counted apart.  Otherwise they are the
+  // rows that its experts compute.
+  bool counts_own() const {
+    return expert_map || kernel->prepare_finalize().traits().num_dispatchers > 1;
+  }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
   // The arguments of forward(), or this rank's slices of them.
@@ -249,7 +254,8 @@ const MoeConfig& MoeLayer::config() const {
   return state_->config;
 }
 Tensor MoeLayer::expert_load() const {
-  return widened(on_host(state_->counts, state_->stream));
+  return state_->counts_own() ? widened(on_host(state_->counts, state_->stream))
+                              : local_expert_load();
 }
 Tensor MoeLayer::local_expert_load() const {
   return state_->took_pieces ? on_host(state_->computed_rows, state_->stream)
@@ -450,7 +456,7 @@ MoeLayer::State::Work MoeLayer::State::begin(const Call& call, const CallContext
                 .lora_ids = lora_ids,
                 .a2_scale = a2_scale,
                 .add_shared = has_shared && writes_to_output,
-                .own_load = counts,
+                .own_load = counts_own() ? counts : Tensor(),
                 .options = options};
   work.routed = writes_to_output ? output : routed_rows;
   work.shared = has_shared ? shared_rows : Tensor();
@@ -514,8 +520,10 @@ Task MoeLayer::State::run_kernel(const Work& work, const CallContext& context, b
   const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
   took_pieces = pieces > 1;
   num_microbatches = 1;
-  if (took_pieces) {
+  if (took_pieces && work.input.own_load) {
     count_expert_tokens(work.input.topk_ids, {}, work.input.own_load, context.stream);
+  }
+  if (took_pieces) {
     fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   }
   Work some;

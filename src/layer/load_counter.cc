@@ -27,7 +27,7 @@ void LoadCounter::count(int microbatch,
                         const PrepareResult& prepared,
                         const Tensor& expert_map,
                         const Stream& stream) {
-  const Tensor own = loads_[microbatch];
+  const Tensor own = of(microbatch);
   if (prepared.expert_num_tokens) {
     copy_counts(prepared.expert_num_tokens, own, stream);
   } else {

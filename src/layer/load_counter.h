@@ -27,6 +27,8 @@ class LoadCounter {
              const Tensor& expert_map,
              const Stream& stream);
 
+  // Where the rows of a micro-batch are counted, i32 [L], for experts that count them themselves.
+  Tensor of(int microbatch) const { return loads_[microbatch]; }
   // i32 [N, L] on the device of the last call, complete in the order of its stream.
   Tensor by_microbatch() const { return loads_.slice(0, num_microbatches_); }
   // The sum over all micro-batches, i32 [L] on the CPU.  Waits for the last call's stream.

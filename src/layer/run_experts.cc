@@ -79,6 +79,10 @@ Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end) {
   return !scale.defined() || scale.numel() == 1 ? scale : scale.slice(begin, end);
 }
 
+bool runs_once(const Experts& experts, int64_t rows, int64_t chunk_tokens) {
+  return rows > 0 && (!experts.traits().supports_chunking || rows <= chunk_tokens);
+}
+
 Tensor run_experts(const Experts& experts,
                    const ExpertsInput& input,
                    int64_t chunk_tokens,
@@ -93,7 +97,7 @@ Tensor run_experts(const Experts& experts,
     const ExpertsWorkspace none = experts.workspace(0);
     return context.get(WorkspaceSlot::kFusedOutput, none.output, none.dtype);
   }
-  const bool is_cut = experts.traits().supports_chunking && rows > chunk_tokens;
+  const bool is_cut = !runs_once(experts, rows, chunk_tokens);
   if (input.arrivals && (is_cut || !experts.traits().takes_arriving_rows)) {
     context.stream.wait(input.arrivals.complete);
     ExpertsInput all = input;

@@ -18,6 +18,10 @@ int64_t default_chunk_tokens();
 // Rows [begin, end) of scales.  A single scale holds for all rows and is not sliced.
 Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end);
 
+// Whether run_experts() calls the experts once for all of so many rows: they are not cut into
+// chunks, and there are some.
+bool runs_once(const Experts& experts, int64_t rows, int64_t chunk_tokens);
+
 // Returns the experts' output, which has the shape that workspace(rows) says.  It is `output`, or
 // if that is undefined a tensor of the workspaces of context's micro-batch.
 Tensor run_experts(const Experts& experts,

@@ -17,7 +17,7 @@ SharedSchedule::SharedSchedule(Work work,
       context_(context),
       is_early_(plan.shares_early(microbatch)),
       is_beside_(work_.experts != nullptr && plan.shared_beside),
-      begin_(is_beside_ ? context.stream.record() : Event()) {}
+      begin_(is_beside_ && !is_early_ ? context.stream.record() : Event()) {}
 
 void SharedSchedule::prepare_sent() {
   if (own_rows_.transfer_begin) {

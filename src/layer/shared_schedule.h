@@ -62,7 +62,7 @@ class SharedSchedule {
   bool is_early_;
   bool is_beside_;
   OwnRows own_rows_;
-  Event begin_;  // shared experts beside the call start after this
+  Event begin_;  // shared experts beside the call start after this; early ones get theirs later
   Event done_;
 };
 

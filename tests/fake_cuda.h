@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA runtime that runs nothing: one GPU of architecture 9.0 whose memory is the host's, and
+// kernels that do nothing.  A program that links fake_cuda.cc uses it in place of CUDA's, so it can
+// count what a call asks of the runtime on a machine without a GPU.
+// Thread-safety: one thread at a time.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace moebius::testing {
+
+// How often each function of the runtime has been called since the last call of this function.
+// Launches of all kinds count as "launch".
+std::map<std::string, int> take_cuda_calls();
+
+}  // namespace moebius::testing

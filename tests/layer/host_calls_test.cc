@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a layer call on a GPU asks of the CUDA runtime, which is most of what it costs the host.  A
+// launch takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/fake_cuda.h"
+#include "tests/layer/cuda_rank_layer.h"
+
+namespace moebius::testing {
+namespace {
+
+using Calls = std::map<std::string, int>;
+
+// Encoding a tensor map asks nothing of the GPU, and takes a tenth of a launch.
+Calls without_maps(Calls calls) {
+  calls.erase("cuTensorMapEncodeTiled");
+  return calls;
+}
+
+MoeLayerWeights weights(bool has_shared) {
+  MoeLayerWeights weights = weights_of({});
+  if (!has_shared) {
+    weights.shared = {};
+    weights.shared_gate = {};
+    weights.shared_intermediate = 0;
+  }
+  return weights;
+}
+
+// The calls of the runtime that one more layer call makes, after some.
+Calls steady_calls(bool has_shared, int64_t num_tokens) {
+  const Stream stream = Stream::cuda(0);
+  WorkspacePool workspaces;
+  MoeLayer layer(weights(has_shared), {}, stream);
+  const Tensor hidden = Tensor::zeros({num_tokens, kHidden}, DType::kBF16, stream.device());
+  const Tensor output = Tensor::zeros(hidden.shape(), hidden.dtype(), stream.device());
+  const CallContext context{.stream = stream, .workspaces = &workspaces};
+  for (int i = 0; i < 3; ++i) {
+    layer.forward(hidden, output, context);
+  }
+  take_cuda_calls();
+  layer.forward(hidden, output, context);
+  return without_maps(take_cuda_calls());
+}
+
+// Router logits, selection, order, two GEMMs, and sums of a token's rows.
+TEST(HostCalls, ALayerOfOneRankAsksForSixLaunchesAndNothingElse) {
+  for (const int64_t num_tokens : {1, 16, 128}) {
+    EXPECT_EQ(steady_calls(false, num_tokens), (Calls{{"launch", 6}})) << num_tokens << " tokens";
+  }
+}
+
+// Their number of rows, a counter, two GEMMs and a gate; and the sum with the routed experts' rows.
+// They run on a stream beside the call's, so that each stream waits for the other once.
+TEST(HostCalls, SharedExpertsAskForSixLaunchesAndTwoEvents) {
+  EXPECT_EQ(steady_calls(true, 1),
+            (Calls{{"launch", 6 + 6}, {"cudaEventRecord", 2}, {"cudaStreamWaitEvent", 2}}));
+}
+
+TEST(HostCalls, EventsAreUsedAgain) {
+  const Stream stream = Stream::cuda(0);
+  stream.record();
+  take_cuda_calls();
+  stream.record();
+  EXPECT_EQ(take_cuda_calls(), (Calls{{"cudaEventRecord", 1}}));
+}
+
+}  // namespace
+}  // namespace moebius::testing
