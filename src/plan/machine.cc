@@ -58,6 +58,7 @@ Machine h200() {
   m.name = "h200";
   m.description = "NVIDIA H200, NVSwitch within a node; a 400 Gb/s port per GPU between nodes";
   m.type = DeviceType::kCuda;
+  m.experts_are_measured = true;
   m.memory_gb = {149, "driver"};  // 139 GiB
   m.f32_tflops = {30, "assumed"};
   // Means of the prefill cases of the grouped GEMM: 801, 776, 750, 660 and 1296, 1204, 1153, 930.

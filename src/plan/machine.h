@@ -25,6 +25,9 @@ struct Machine {
   // Whether the ranks of a node share what the figures describe, but for links.  Otherwise every
   // rank has all of it.
   bool is_shared_by_node = false;
+  // Whether measured.h corrects times of routed experts.  It corrects what the formulas have with
+  // these figures here, so other figures in a file that builds on this machine still count.
+  bool experts_are_measured = false;
 
   Given memory_gb;
   // The rates, in TFLOP/s, that experts reach with many rows per expert, by GemmKind (gemm.h).  On

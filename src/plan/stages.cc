@@ -8,6 +8,7 @@
 #include "layer/run_experts.h"
 #include "moebius/modular_kernel.h"
 #include "plan/gemm.h"
+#include "plan/measured.h"
 
 namespace moebius::plan {
 
@@ -50,8 +51,7 @@ class Stages {
     t.prepare_before = prepare_before();
     t.there = travel(&RankTraffic::dispatch, true);
     t.prepare_after = prepare_after();
-    t.experts =
-        experts(load_.selections, load_.touched, deployment_.local_intermediate(), routed_moves());
+    t.experts = routed_experts();
     t.finalize_before = finalize_before();
     t.back = travel(&RankTraffic::combine, false);
     t.back_start = fixed_us(false);
@@ -224,6 +224,18 @@ class Stages {
               machine_.weight_gb_per_s);
     return rest + std::max(products, weights) +
            (1 - machine_.read_overlap.value) * std::min(products, weights);
+  }
+
+  double routed_experts() const {
+    const int64_t inner = deployment_.local_intermediate();
+    const double us = experts(load_.selections, load_.touched, inner, routed_moves());
+    if (!machine_.experts_are_measured || load_.selections <= 0 || load_.touched <= 0) {
+      return us;
+    }
+    // A machine of a file has other figures, which the measured cases do not stand for.
+    static const Machine measured_on = find_machine("h200");
+    return us * measured_correction(deployment_, inner, load_.selections / load_.touched,
+                                    measured_on);
   }
 
   // ModularKernel decides in the same way, for experts whose second GEMM can be cut.
