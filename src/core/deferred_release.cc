@@ -43,13 +43,17 @@ void keep_for_good(std::shared_ptr<void>&& owner, const char* reason) noexcept {
   log(LogLevel::kError, reason);
 }
 
+bool is_captured(const Stream& stream) {
+  const Device device = stream.device();
+  return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0;
+}
+
 }  // namespace
 
 void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept {
   release_finished();
   try {
-    const Device device = stream.device();
-    if (device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0) {
+    if (is_captured(stream)) {
       return;
     }
     std::list<Waiting> one(1);
@@ -86,6 +90,24 @@ void release_finished() noexcept {
       }
     } catch (const std::exception&) {
       // The device has failed, so this entry stays for good.
+    }
+    entry = next;
+  }
+}
+
+void release_in_order(const std::weak_ptr<void>& owner, const Stream& stream) {
+  List& all = list();
+  if (all.size.load(std::memory_order_relaxed) == 0 || is_captured(stream)) {
+    return;
+  }
+  std::list<Waiting> taken;  // dropped without the lock, as above
+  const std::lock_guard lock(all.mutex);
+  for (auto entry = all.waiting.begin(); entry != all.waiting.end();) {
+    const auto next = std::next(entry);
+    if (!owner.owner_before(entry->owner) && !entry->owner.owner_before(owner)) {
+      stream.wait(entry->event);
+      taken.splice(taken.end(), all.waiting, entry);
+      all.size.fetch_sub(1, std::memory_order_relaxed);
     }
     entry = next;
   }

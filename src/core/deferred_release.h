@@ -22,4 +22,10 @@ void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept;
 // Drops the owners whose streams are done.
 void release_finished() noexcept;
 
+// For memory that is used again in the order of streams: drops the owner at once where it waits
+// here, and makes `stream` wait for what it has waited for.  Does nothing while the stream is
+// captured, since a graph cannot wait for work outside of it.  Throws CudaError; the owner then
+// stays.
+void release_in_order(const std::weak_ptr<void>& owner, const Stream& stream);
+
 }  // namespace moebius

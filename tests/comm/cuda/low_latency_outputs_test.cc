@@ -331,5 +331,22 @@ TEST_P(LowLatencyCuda, AnotherRoomOnOneRankIsAnError) {
   });
 }
 
+TEST_P(LowLatencyCuda, AResultThatOnlyAStreamUsesGivesItsPlaceToTheNextCall) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: over nodes the host waits for the GPU";
+  }
+  const Problem p = make_problem(9, 3, 1152);
+  run_ranks(p, [&](Rank& r) {
+    const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
+    const Stream reader = Stream::cuda(r.stream.device().index);
+    for (int call = 0; call < 8; ++call) {
+      LowLatencyDispatchOutput got = r.gpu.dispatch({.x = in.x, .topk_ids = in.ids}, r.stream);
+      reader.wait(r.stream.record());
+      got.x.record_stream(reader);  // dropped here, while the work is under way
+    }
+    r.finish();
+  });
+}
+
 }  // namespace
 }  // namespace moebius::testing

@@ -19,6 +19,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
+#include "core/deferred_release.h"
 
 namespace moebius {
 
@@ -309,7 +310,11 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   const int place_index = static_cast<int>(number % 2);
   Place& place = places_[static_cast<size_t>(place_index)];
   if (!place.result.expired()) {
-    throw_third_result(number);
+    // Nobody may have it any more but a stream, which this call then follows.
+    release_in_order(place.result, stream);
+    if (!place.result.expired()) {
+      throw_third_result(number);
+    }
   }
   const bool is_cast = input.cast != LowLatencyCast::kNone;
   const LowLatencyRow row = row_of(input);
