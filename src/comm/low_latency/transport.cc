@@ -10,6 +10,7 @@
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
 #include "comm/low_latency/logfmt.h"
+#include "comm/low_latency/same_options.h"
 #include "core/deferred_release.h"
 #include "core/ids.h"
 #include "moebius/low_latency.h"
@@ -259,6 +260,9 @@ std::unique_ptr<LowLatency::State> make_low_latency(Group& group,
                                                     const LowLatencyOptions& options,
                                                     std::unique_ptr<Window> window) {
   expect_low_latency(group, placement, options);
+  if (window == nullptr) {  // otherwise it is made without a word to other ranks
+    expect_same_options(group, placement, options);
+  }
   return group.device().is_cuda()
              ? make_cuda_low_latency(group, std::move(placement), options, std::move(window))
              : make_cpu_low_latency(group, std::move(placement), options, std::move(window));
