@@ -226,6 +226,26 @@ def test_handles_of_low_latency_are_good_until_the_dispatch_after_the_next() -> 
     run_threads(body, 2)
 
 
+def test_a_combine_whose_hook_is_never_called_is_received_for_the_dispatch_after_the_next() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        expected = x.float() * weights.sum(1, keepdim=True)
+        kept = []
+        for _ in range(4):
+            rows, _, handle, *_ = low_latency(buffer, x, ids)
+            kept.append(
+                buffer.low_latency_combine(rows, ids, weights, handle, return_recv_hook=True)
+            )
+        low_latency(buffer, x, ids)
+        low_latency(buffer, x, ids)
+        for sums, _, hook in kept:
+            assert torch.allclose(sums.float(), expected, rtol=2e-2, atol=1e-2)
+            hook()  # what is done already
+
+    run_threads(body, 2)
+
+
 def test_masked_ranks() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)

@@ -253,6 +253,67 @@ def calls_that_wait_for_no_gpu(rank: Rank) -> None:
         del kept
 
 
+def banks_of_a_busy_gpu(rank: Rank) -> None:
+    """A bank is used again while the GPU has not come to the end of the call that had it: handles that
+    are combined twice, hooks that nobody calls, and results that nobody has any more."""
+    buffer = rank.buffer
+    expected = rank.x.float() * rank.weights.sum(1, keepdim=True)
+    found = []
+
+    def step(**ends: Any) -> None:
+        rows, _, handle, event, hook = buffer.low_latency_dispatch(
+            rank.x, rank.ids, TOKENS, EXPERTS, use_fp8=False, **ends
+        )
+        if event.event is not None:
+            event.current_stream_wait()
+        for zero_copy in (False, True):
+            if zero_copy:
+                buffer.get_next_low_latency_combine_buffer(handle).copy_(rows)
+            sums, event, _ = buffer.low_latency_combine(
+                rows, rank.ids, rank.weights, handle, zero_copy=zero_copy, **ends
+            )
+            if event.event is not None:
+                event.current_stream_wait()
+            found.append(sums)
+
+    step()
+    rank.barrier()
+    torch.cuda._sleep(100_000_000)  # about 0.05 s
+    for number in range(9):
+        step(async_finish=number % 3 == 1, return_recv_hook=number % 3 == 2)
+    low_latency = lambda: buffer.low_latency_dispatch(rank.x, rank.ids, TOKENS, EXPERTS)
+    kept = [low_latency(), low_latency()]  # what was left to be received has been, by now
+    torch.cuda.current_stream().wait_stream(buffer.get_comm_stream())
+    rank.barrier()
+    for number, sums in enumerate(found):
+        rank.expect_close(sums, expected)
+    del kept
+
+
+def results_of_a_busy_gpu(rank: Rank) -> None:
+    """The same without the drop-in, with tensors in memory of the library's."""
+    group = moebius.Group.torch(torch.distributed.group.WORLD).cuda(torch.cuda.current_device())
+    options = {"hidden": HIDDEN, "topk": TOPK, "max_tokens": TOKENS}
+    with moebius.LowLatency(group, EXPERTS, **options) as transport:
+        found = []
+
+        def step() -> None:
+            result = transport.dispatch(rank.x, rank.ids)
+            rows = result.x
+            sums = transport.combine(rows, rank.ids, rank.weights, result).x
+            found.append(sums.clone())
+
+        step()
+        rank.barrier()
+        torch.cuda._sleep(100_000_000)
+        for _ in range(6):
+            step()
+        rank.barrier()
+        for sums in found:
+            rank.expect_close(sums, rank.x.float() * rank.weights.sum(1, keepdim=True))
+        rank.barrier()
+
+
 BODIES = {
     body.__name__: body
     for body in (
@@ -261,6 +322,8 @@ BODIES = {
         elastic_dispatch_in_a_graph,
         two_graphs_in_a_row,
         calls_that_wait_for_no_gpu,
+        banks_of_a_busy_gpu,
+        results_of_a_busy_gpu,
     )
 }
 
@@ -301,6 +364,14 @@ def test_two_graphs_in_a_row() -> None:
 
 def test_calls_wait_for_no_gpu() -> None:
     run("calls_that_wait_for_no_gpu", 2)
+
+
+def test_banks_of_a_busy_gpu() -> None:
+    run("banks_of_a_busy_gpu", 2)
+
+
+def test_results_of_a_busy_gpu() -> None:
+    run("results_of_a_busy_gpu", 2)
 
 
 if __name__ == "__main__":

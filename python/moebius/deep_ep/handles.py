@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ..errors import InvalidArgument
 from ..high_throughput import Dispatched, HighThroughput
-from ..low_latency import LowLatency, LowLatencyDispatched
+from ..low_latency import LowLatency, LowLatencyCombined, LowLatencyDispatched
 from ..transports import Pending
 
 
@@ -69,7 +69,8 @@ def expect_handle(handle: Any) -> DispatchHandle:
 
 
 class LowLatencyRoute:
-    """A dispatch of low latency.  It holds one of the two banks of its transport."""
+    """A dispatch of low latency.  It holds one of the two banks of its transport, until it is closed
+    for the dispatch after the next."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class LowLatencyRoute:
         self.is_combined = False
         self._pending = pending
         self._result = result
+        self._combining: Optional[Pending[LowLatencyCombined]] = None
 
     def finish(self) -> None:
         """The receive half, once."""
@@ -97,9 +99,19 @@ class LowLatencyRoute:
             )
         return self._result
 
+    def begin_combine(self, combining: Pending[LowLatencyCombined]) -> None:
+        """Keeps the receive half of a combine, which finish_combine() or close() does, once."""
+        self._combining = combining
+
+    def finish_combine(self) -> None:
+        combining, self._combining = self._combining, None
+        if combining is not None:
+            combining.finish()
+
     def close(self) -> None:
-        """Gives the bank back."""
+        """Gives the bank back.  Halves that nobody has asked for yet are received before that."""
         self.finish()
+        self.finish_combine()
         result, self._result = self._result, None
         if result is not None:
             result.close()

@@ -28,7 +28,11 @@ Hook = Callable[[], None]
 
 
 class _Banks:
-    """The last two dispatches of a transport, which have a bank each."""
+    """The last two dispatches of a transport, which have a bank each.
+
+    A dispatch never finds its bank taken: make_room() receives what is still to be received of the
+    dispatch before last, and closes it.  Tensors that a caller has lie in torch's memory, so nothing
+    that was returned is overwritten."""
 
     def __init__(self) -> None:
         self._last: list[weakref.ref[LowLatencyRoute]] = []
@@ -195,8 +199,8 @@ class LowLatencyCalls:
         }
         hook: Optional[Hook] = None
         if return_recv_hook:
-            pending = transport.combine_start(*arguments, **options)
-            hook = _once(pending.finish)
+            handle.route.begin_combine(transport.combine_start(*arguments, **options))
+            hook = handle.route.finish_combine
         else:
             transport.combine(*arguments, **options)
         return out, self._streams.end(turn, (*arguments[:3], out)), hook
@@ -217,12 +221,15 @@ class LowLatencyCalls:
         banks.make_room()
         dtype = torch.bfloat16 if handle[3] % 2 else torch.uint8  # rows have an even size
         rows = torch.zeros((len(ids), handle[3]), dtype=dtype, device=ids.device)
-        result = before.transport.dispatch(rows, ids, max_tokens=handle[2], stream=stream)
+        ranges = torch.empty_like(handle[1])
+        result = before.transport.dispatch(
+            rows, ids, max_tokens=handle[2], into={"source_ranges": ranges}, stream=stream
+        )
         route = handle.route = LowLatencyRoute(before.transport, result=result)
         banks.add(route)
         if self.enable_shrink or any(before.transport.dead_ranks):
-            if not torch.equal(handle[1], result.source_ranges):
-                x = _moved(x, handle[1], result.source_ranges)
+            if not torch.equal(handle[1], ranges):
+                x = _moved(x, handle[1], ranges)
         before.close()
         return result, x
 
@@ -320,14 +327,3 @@ def _expect_one(async_finish: bool, return_recv_hook: bool) -> None:
         raise InvalidArgument(
             "async_finish and return_recv_hook are both set, expected one at most"
         )
-
-
-def _once(finish: Callable[[], Any]) -> Hook:
-    """A hook that does its work when it is called first."""
-    left = [finish]
-
-    def hook() -> None:
-        if left:
-            left.pop()()
-
-    return hook
