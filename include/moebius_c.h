@@ -908,7 +908,8 @@ typedef struct moebius_low_latency_combine_input {
   const moebius_tensor* x_into; /* [T, H] in_dtype; may be NULL */
 } moebius_low_latency_combine_input;
 /* Arrays: x [T, H].  Each dispatch is combined once; a second combine gives
- * MOEBIUS_INVALID_ARGUMENT.  Collective. */
+ * MOEBIUS_INVALID_ARGUMENT.  `result` may be NULL where there is x_into and no event is recorded:
+ * then there is nothing to destroy.  Collective. */
 MOEBIUS_C_API moebius_status
 moebius_low_latency_combine(moebius_low_latency transport,
                             const moebius_low_latency_combine_input* input,

@@ -194,13 +194,19 @@ moebius_status moebius_low_latency_combine(moebius_low_latency transport,
                                            moebius_stream stream,
                                            moebius_result* result) {
   return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
     const Using<LowLatencyObject> used(transport);
     const auto from = find_result<LowLatencyResult>(dispatched, "dispatched");
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(input, on);
-    place = make_handle<ResultObject>(std::make_shared<LowLatencyCombineResult>(
-        used->transport->combine(call.input, *from->output.handle, on, call.into), used.object()));
+    if (!call.into || call.input.records_event) {
+      expect_out(result, "result");
+    }
+    LowLatencyCombineOutput made =
+        used->transport->combine(call.input, *from->output.handle, on, call.into);
+    if (result != nullptr) {
+      *result = make_handle<ResultObject>(
+          std::make_shared<LowLatencyCombineResult>(std::move(made), used.object()));
+    }
   });
 }
 

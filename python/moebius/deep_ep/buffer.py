@@ -58,6 +58,7 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         self._streams = CommStreams()
         self._masked: set[int] = set()
         self._banks = {}
+        self._plans = {}
         self.rank = self._ranks.rank
         self.group_size = self._ranks.size
         self.group = comm if group is None else group
@@ -74,6 +75,7 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         Doing it twice is valid."""
         ranks, self._ranks = self._ranks, None
         self._banks.clear()
+        self._plans.clear()
         if ranks is not None:
             ranks.close()
 

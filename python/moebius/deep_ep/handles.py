@@ -3,13 +3,16 @@
 """What a dispatch returns for its combine."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from .. import _torch as _torch_tensors
 from ..errors import InvalidArgument
 from ..high_throughput import Dispatched, HighThroughput
-from ..low_latency import LowLatency, LowLatencyCombined, LowLatencyDispatched
+from ..low_latency import LowLatencyCombined, LowLatencyDispatched
 from ..transports import Pending
+from .low_latency_plans import Plan
 
 
 class DispatchHandle(Sequence):  # type: ignore[type-arg]
@@ -68,21 +71,62 @@ def expect_handle(handle: Any) -> DispatchHandle:
     return handle
 
 
-class LowLatencyRoute:
-    """A dispatch of low latency.  It holds one of the two banks of its transport, until it is closed
-    for the dispatch after the next."""
+class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
+    """A dispatch of low latency: (source_token i32 [L, rows], source_ranges i64 [L, R], max_tokens,
+    hidden, num_experts).
+
+    It holds one of the two banks of its transport until it is closed for the dispatch after the
+    next, and is good until then."""
 
     def __init__(
-        self,
-        transport: LowLatency,
-        pending: Optional[Pending[LowLatencyDispatched]] = None,
-        result: Optional[LowLatencyDispatched] = None,
+        self, plan: Plan, sizes: tuple[int, int, int], words: Any, stream: Optional[int]
     ) -> None:
-        self.transport = transport
+        self.plan = plan
+        self.stream = stream
+        """The stream of the dispatch."""
         self.is_combined = False
-        self._pending = pending
-        self._result = result
+        self._sizes = sizes
+        self._words = words
+        self._elements: Optional[tuple[Any, ...]] = None
+        self._pending: Optional[Pending[LowLatencyDispatched]] = None
+        self._result: Optional[LowLatencyDispatched] = None
         self._combining: Optional[Pending[LowLatencyCombined]] = None
+
+    @property
+    def max_tokens(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def hidden(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def source_ranges(self) -> Any:
+        return self._all()[1]
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all())
+
+    def _all(self) -> tuple[Any, ...]:
+        if self._elements is None:  # few callers look
+            plan, words = self.plan, self._words
+            self._elements = (plan.tokens_of(words), plan.ranges_of(words), *self._sizes)
+        return self._elements
+
+    def begin(self, number: int, keep: Any, starts: bool) -> None:
+        """Takes what the library has given for the dispatch: a result, or with `starts` a pending
+        one, which needs `keep`."""
+        if starts:
+            make = functools.partial(_dispatched, stream=self.stream)
+            self._pending = Pending(number, make, keep, is_async=True)
+        else:
+            self._result = _dispatched(number, self.stream)
 
     def finish(self) -> None:
         """The receive half, once."""
@@ -108,21 +152,24 @@ class LowLatencyRoute:
         if combining is not None:
             combining.finish()
 
+    def replace(self, result: LowLatencyDispatched) -> None:
+        """Stands for another dispatch of the same tokens from now on."""
+        self.close()
+        self._result = result
+
     def close(self) -> None:
         """Gives the bank back.  Halves that nobody has asked for yet are received before that."""
-        self.finish()
-        self.finish_combine()
+        if self._pending is not None:
+            self.finish()
+        if self._combining is not None:
+            self.finish_combine()
         result, self._result = self._result, None
         if result is not None:
             result.close()
 
 
-class LowLatencyHandle(tuple):  # type: ignore[type-arg]
-    """(source_token i32 [L, rows], source_ranges i64 [L, R], max_tokens, hidden, num_experts).
-
-    It is good until the dispatch after the next."""
-
-    route: LowLatencyRoute
+def _dispatched(number: int, stream: Optional[int]) -> LowLatencyDispatched:
+    return LowLatencyDispatched(number, _torch_tensors, stream)
 
 
 def expect_low_latency_handle(handle: Any) -> LowLatencyHandle:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 import torch
 
+from .._structs import CODING_LOGFMT10, CODING_NONE
 from ..errors import InvalidArgument
 from ..low_latency import LowLatency, LowLatencyDispatched
+from ..tensors import stream_handle
 from .comm_stream import CommStreams
 from .events import EventOverlap
-from .handles import LowLatencyHandle, LowLatencyRoute, expect_low_latency_handle
-from .ranks import DeviceRanks, Ranks
-from .tensors import as_fp8, cuda, expect_tensor, fp8_dtype
+from .handles import LowLatencyHandle, expect_low_latency_handle
+from .low_latency_plans import Cast, Plan
+from .ranks import Ranks
+from .tensors import cuda, expect_tensor
 
 # Top-k that size hints reckon with; memory is made when the first call tells.
 _MOST_TOPK = 16
-_GROUP = 128  # elements that share a scale
 
 Hook = Callable[[], None]
 
@@ -35,7 +37,7 @@ class _Banks:
     that was returned is overwritten."""
 
     def __init__(self) -> None:
-        self._last: list[weakref.ref[LowLatencyRoute]] = []
+        self._last: list[weakref.ref[LowLatencyHandle]] = []
 
     def make_room(self) -> None:
         """Takes the bank of the dispatch before last, for the next one."""
@@ -44,8 +46,8 @@ class _Banks:
             if before is not None:
                 before.close()
 
-    def add(self, route: LowLatencyRoute) -> None:
-        self._last.append(weakref.ref(route))
+    def add(self, handle: LowLatencyHandle) -> None:
+        self._last.append(weakref.ref(handle))
 
 
 class LowLatencyCalls:
@@ -56,6 +58,7 @@ class LowLatencyCalls:
     _streams: CommStreams
     _masked: set[int]
     _banks: dict[LowLatency, _Banks]
+    _plans: dict[Any, Plan]
     _open: Callable[[], Ranks]
 
     @staticmethod
@@ -111,48 +114,29 @@ class LowLatencyCalls:
         With return_recv_hook, the tensors are complete when the hook has been called.
         The stats, i32 [L] rows and i64 [R] microseconds of waiting, are added to.
         A handle is good until the dispatch after the next.  Collective."""
-        ranks = self._open()
         max_tokens = num_max_dispatch_tokens_per_rank
-        _expect_one(async_finish, return_recv_hook)
-        if use_ue8m0 and not round_scale:
-            raise InvalidArgument("use_ue8m0 is set without round_scale, expected both")
-        expect_tensor(x, "x", 2)
-        expect_tensor(topk_idx, "topk_idx", 2)
-        transport = self._low_latency(x, topk_idx.shape[1], max_tokens, num_experts)
-        into, received = _room(
-            x,
-            ranks.num_local_experts(num_experts),
-            max_tokens * ranks.size,
-            ranks.size,
-            use_fp8,
-            use_ue8m0,
-        )
-        banks = self._banks_of(transport)
+        if async_finish and return_recv_hook:
+            _refuse_both()
+        casts = use_fp8, round_scale, use_ue8m0
+        plan = self._find_plan(x, topk_idx, max_tokens, num_experts, *casts)
+        banks = self._banks_of(plan.transport)
         banks.make_room()
-        ids = topk_idx.contiguous()
+        x, ids = x.contiguous(), topk_idx.contiguous()
+        made = plan.allocate()
         turn = self._streams.begin(x.device, None, async_finish)
-        options: dict[str, Any] = {
-            "cast": ("fp8_ue8m0" if round_scale else "fp8") if use_fp8 else None,
-            "scales": "packed_columns" if use_ue8m0 else "columns" if use_fp8 else "rows",
-            "received": cumulative_local_expert_recv_stats,
-            "wait_us": dispatch_wait_recv_cost_stats,
-            "into": into,
-            "stream": turn.stream,
-        }
-        if return_recv_hook:
-            route = LowLatencyRoute(transport, transport.dispatch_start(x, ids, **options))
+        stream = stream_handle(turn.stream, x)
+        statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        number = plan.dispatch(x, ids, made, *statistics, stream, return_recv_hook)
+        handle = LowLatencyHandle(plan, (max_tokens, plan.hidden, num_experts), made.words, stream)
+        handle.begin(number, (x, ids, made, statistics), return_recv_hook)
+        banks.add(handle)
+        received = (made.rows, made.scales) if use_fp8 else made.rows
+        if async_finish:
+            tensors = (x, ids, *statistics, made.rows, made.scales, made.counts, made.words)
+            event = self._streams.end(turn, tensors)
         else:
-            route = LowLatencyRoute(transport, result=transport.dispatch(x, ids, **options))
-        banks.add(route)
-        handle = LowLatencyHandle(
-            (into["source_token"], into["source_ranges"], max_tokens, x.shape[1], num_experts)
-        )
-        handle.route = route
-        written = received if use_fp8 else (received,)
-        counts = into["expert_num_tokens"]
-        tensors = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
-        event = self._streams.end(turn, (*tensors, *written, counts, *handle[:2]))
-        return received, counts, handle, event, route.finish if return_recv_hook else None
+            event = EventOverlap()
+        return received, made.counts, handle, event, handle.finish if return_recv_hook else None
 
     def low_latency_combine(
         self,
@@ -176,39 +160,54 @@ class LowLatencyCalls:
         that is given, an event, and a hook or None.  Collective."""
         self._open()
         expect_low_latency_handle(handle)
-        _expect_one(async_finish, return_recv_hook)
-        rows = handle.route.result()
+        if async_finish and return_recv_hook:
+            _refuse_both()
+        rows = handle.result()
+        expect_tensor(x, "x", 3)
+        expect_tensor(topk_idx, "topk_idx", 2)
         expect_tensor(topk_weights, "topk_weights", 2)
         if out is None:
-            shape = (topk_weights.shape[0], x.shape[-1])
-            out = torch.empty(shape, dtype=x.dtype, device=x.device)
+            out = torch.empty((topk_weights.shape[0], x.shape[2]), dtype=x.dtype, device=x.device)
         given = rows.combine_buffer if zero_copy else x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
         turn = self._streams.begin(x.device, None, async_finish)
-        if handle.route.is_combined:
+        if handle.is_combined:
             with cuda.stream(turn.stream):
                 rows, given = self._dispatch_again(handle, ids, given, turn.stream)
-        handle.route.is_combined = True
-        transport = handle.route.transport
-        arguments = (given, ids, weights, rows)
-        options: dict[str, Any] = {
-            "coding": "logfmt10" if use_logfmt else None,
-            "wait_us": combine_wait_recv_cost_stats,
-            "into": out,
-            "stream": turn.stream,
-        }
-        hook: Optional[Hook] = None
-        if return_recv_hook:
-            handle.route.begin_combine(transport.combine_start(*arguments, **options))
-            hook = handle.route.finish_combine
+        handle.is_combined = True
+        wait_us = combine_wait_recv_cost_stats
+        plan = handle.plan
+        if plan.fits_combine(given, ids, weights, out):
+            coding = CODING_LOGFMT10 if use_logfmt else CODING_NONE
+            stream = stream_handle(turn.stream, x)
+            number = plan.combine(
+                rows._get(), given, ids, weights, out, coding, wait_us, stream, return_recv_hook
+            )
+            if return_recv_hook:
+                keep = (given, ids, weights, out, wait_us, rows)
+                handle.begin_combine(plan.pending_combine(number, keep, stream))
         else:
-            transport.combine(*arguments, **options)
-        return out, self._streams.end(turn, (*arguments[:3], out)), hook
+            arguments = (given, ids, weights, rows)
+            options: dict[str, Any] = {
+                "coding": "logfmt10" if use_logfmt else None,
+                "wait_us": wait_us,
+                "into": out,
+                "stream": turn.stream,
+            }
+            transport = plan.transport  # most of such tensors are refused there
+            if return_recv_hook:
+                handle.begin_combine(transport.combine_start(*arguments, **options))
+            else:
+                transport.combine(*arguments, **options)
+        hook = handle.finish_combine if return_recv_hook else None
+        if not async_finish:
+            return out, EventOverlap(), hook
+        return out, self._streams.end(turn, (given, ids, weights, out)), hook
 
     def get_next_low_latency_combine_buffer(self, handle: Any) -> Any:
         """[L, M * R, H]: memory for the rows of the combine of this dispatch; see zero_copy."""
         self._open()
-        return expect_low_latency_handle(handle).route.result().combine_buffer
+        return expect_low_latency_handle(handle).result().combine_buffer
 
     def _dispatch_again(
         self, handle: LowLatencyHandle, ids: Any, x: Any, stream: Any
@@ -216,21 +215,19 @@ class LowLatencyCalls:
         """A transport combines each dispatch once.  This makes another dispatch of the same ids,
         with rows of zeros, for one more combine of x.  Where ranks have been excluded since, x is
         put into the order without them."""
-        before = handle.route
-        banks = self._banks_of(before.transport)
+        transport = handle.plan.transport
+        banks = self._banks_of(transport)
         banks.make_room()
-        dtype = torch.bfloat16 if handle[3] % 2 else torch.uint8  # rows have an even size
-        rows = torch.zeros((len(ids), handle[3]), dtype=dtype, device=ids.device)
-        ranges = torch.empty_like(handle[1])
-        result = before.transport.dispatch(
-            rows, ids, max_tokens=handle[2], into={"source_ranges": ranges}, stream=stream
-        )
-        route = handle.route = LowLatencyRoute(before.transport, result=result)
-        banks.add(route)
-        if self.enable_shrink or any(before.transport.dead_ranks):
-            if not torch.equal(handle[1], ranges):
-                x = _moved(x, handle[1], ranges)
-        before.close()
+        hidden = handle.hidden
+        dtype = torch.bfloat16 if hidden % 2 else torch.uint8  # rows have an even size
+        rows = torch.zeros((len(ids), hidden), dtype=dtype, device=ids.device)
+        ranges = torch.empty(handle.plan.ranges_shape, dtype=torch.int64, device=ids.device)
+        result = transport.dispatch(rows, ids, into={"source_ranges": ranges}, stream=stream)
+        handle.replace(result)
+        banks.add(handle)
+        if self.enable_shrink or any(transport.dead_ranks):
+            if not torch.equal(handle.source_ranges, ranges):
+                x = _moved(x, handle.source_ranges, ranges)
         return result, x
 
     def _banks_of(self, transport: LowLatency) -> _Banks:
@@ -275,6 +272,50 @@ class LowLatencyCalls:
     def _all_low_latency(self) -> list[LowLatency]:
         return [made for device in self._open().devices for made in device.all_low_latency]
 
+    def _find_plan(
+        self,
+        x: Any,
+        ids: Any,
+        max_tokens: int,
+        num_experts: int,
+        use_fp8: bool,
+        round_scale: bool,
+        use_ue8m0: bool,
+    ) -> Plan:
+        """The plan of such calls.  Whatever refuses arguments other than their numbers of tokens is
+        done when it is made."""
+        try:
+            _, hidden = x.shape
+            _, topk = ids.shape
+            key = (
+                hidden,
+                topk,
+                max_tokens,
+                num_experts,
+                x.dtype,
+                ids.dtype,
+                x.device,
+                ids.device,
+                use_fp8,
+                round_scale,
+                use_ue8m0,
+            )
+            plan = self._plans.get(key)
+        except (AttributeError, TypeError, ValueError):
+            plan = None
+        if plan is not None and self._ranks is not None:
+            return plan
+        ranks = self._open()
+        if use_ue8m0 and not round_scale:
+            raise InvalidArgument("use_ue8m0 is set without round_scale, expected both")
+        expect_tensor(x, "x", 2)
+        expect_tensor(ids, "topk_idx", 2)
+        transport = self._low_latency(x, topk, max_tokens, num_experts)
+        num_local, size = ranks.num_local_experts(num_experts), ranks.size
+        cast = Cast(use_fp8, round_scale, use_ue8m0)
+        plan = self._plans[key] = Plan(transport, x, ids, size, num_local, max_tokens * size, cast)
+        return plan
+
     def _low_latency(self, x: Any, topk: int, max_tokens: int, num_experts: int) -> LowLatency:
         made = self._open().on(x.device)
         kind = (num_experts, x.shape[1], topk, max_tokens, x.dtype)
@@ -284,32 +325,6 @@ class LowLatencyCalls:
             for rank in self._masked:
                 transport.set_dead(rank)
         return transport
-
-
-def _room(
-    x: Any, num_local: int, rows: int, num_ranks: int, use_fp8: bool, use_ue8m0: bool
-) -> tuple[dict[str, Any], Any]:
-    """Memory for the results of a dispatch by their names, and the rows as the caller gets them."""
-    hidden = x.shape[1]
-
-    def empty(dtype: Any, *shape: int) -> Any:
-        return torch.empty((num_local, *shape), dtype=dtype, device=x.device)
-
-    into = {
-        "expert_num_tokens": empty(torch.int32),
-        "source_token": empty(torch.int32, rows),
-        "source_ranges": empty(torch.int64, num_ranks),
-    }
-    if not use_fp8:
-        into["x"] = empty(x.dtype, rows, hidden)
-        return into, into["x"]
-    received = empty(fp8_dtype, rows, hidden)
-    into["x"] = as_fp8(received)
-    if use_ue8m0:
-        into["x_scale"] = empty(torch.int32, -(-hidden // (4 * _GROUP)), rows)
-    else:
-        into["x_scale"] = empty(torch.float32, hidden // _GROUP, rows)
-    return into, (received, into["x_scale"].transpose(1, 2))
 
 
 def _moved(x: Any, ranges: Any, wanted: Any) -> Any:
@@ -322,8 +337,5 @@ def _moved(x: Any, ranges: Any, wanted: Any) -> Any:
     return moved
 
 
-def _expect_one(async_finish: bool, return_recv_hook: bool) -> None:
-    if async_finish and return_recv_hook:
-        raise InvalidArgument(
-            "async_finish and return_recv_hook are both set, expected one at most"
-        )
+def _refuse_both() -> NoReturn:
+    raise InvalidArgument("async_finish and return_recv_hook are both set, expected one at most")
