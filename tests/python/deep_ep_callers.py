@@ -11,6 +11,7 @@ PATH is a checkout of the caller's repository, or a folder that has its files:
 
 - megatron: fused_dispatch and fused_combine of fused_a2a.py, forward and backward
 - vllm: prepare and finalize of deepep_ht_prepare_finalize.py and deepep_ll_prepare_finalize.py
+- sglang: DeepEPDispatcher of deepep.py, in normal and low-latency mode
 
 What these files import besides torch and deep_ep is replaced by the stand-ins below.  Nothing of
 the callers is in this repository.  Exits with 77 where PATH does not have the files."""
@@ -23,9 +24,9 @@ import os
 import sys
 import tempfile
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 try:
     import torch
@@ -46,6 +47,7 @@ FILES = {
         "vllm/model_executor/layers/fused_moe",
         ["deepep_ht_prepare_finalize.py", "deepep_ll_prepare_finalize.py"],
     ),
+    "sglang": ("python/sglang/srt/layers/moe/token_dispatcher", ["deepep.py"]),
 }
 
 
@@ -282,10 +284,203 @@ def _vllm_low_latency(rank: Rank, caller: Any, count: int, block_dtype: Any) -> 
     buffer.destroy()
 
 
+# SGLang.
+
+
+class _DeepEPMode(enum.Enum):
+    NORMAL = "normal"
+    LOW_LATENCY = "low_latency"
+    AUTO = "auto"
+
+    def enable_normal(self) -> bool:
+        return self is not _DeepEPMode.LOW_LATENCY
+
+    def enable_low_latency(self) -> bool:
+        return self is not _DeepEPMode.NORMAL
+
+    def resolve(self, is_extend_in_batch: bool) -> _DeepEPMode:
+        if self is not _DeepEPMode.AUTO:
+            return self
+        return _DeepEPMode.NORMAL if is_extend_in_batch else _DeepEPMode.LOW_LATENCY
+
+
+class _Format(enum.Enum):
+    DEEPEP_NORMAL = "deepep_normal"
+    DEEPEP_LL = "deepep_ll"
+
+
+@runtime_checkable
+class _HasFormat(Protocol):
+    @property
+    def format(self) -> Any: ...
+
+
+class _Dispatcher:
+    """As SGLang's BaseDispatcher."""
+
+    def set_quant_config(self, quant_config: dict[str, Any]) -> None:
+        self.quant_config = quant_config
+
+
+class _DispatcherHooks:
+    def __init__(self) -> None:
+        self.hook_dict: dict[int, Any] = {}
+
+
+@dataclass
+class _Setting:
+    value: Any
+
+    def get(self) -> Any:
+        return self.value
+
+
+class _TopKOutput(NamedTuple):
+    topk_weights: Any
+    topk_ids: Any
+
+
+@dataclass
+class _Sglang:
+    """What SGLang's configuration and state say to its dispatcher."""
+
+    is_extend: bool = False
+    sends_bf16: _Setting = field(default_factory=lambda: _Setting(True))
+    counts: list[Any] = field(default_factory=list)  # what its recorder of loads is told
+
+    def install(self) -> None:
+        base = "sglang.srt.layers.moe."
+        stand_in(
+            "sglang.srt.environ",
+            envs=types.SimpleNamespace(
+                SGLANG_DEEPEP_BF16_DISPATCH=self.sends_bf16,
+                SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=_Setting(16),
+            ),
+        )
+        recorder = types.SimpleNamespace(
+            on_deepep_dispatch_normal=lambda counts, **_: self.counts.append(counts),
+            on_deepep_dispatch_low_latency=self.counts.append,
+        )
+        stand_in(
+            "sglang.srt.eplb.expert_distribution",
+            get_global_expert_distribution_recorder=lambda: recorder,
+        )
+        stand_in(
+            "sglang.srt.layers",
+            deep_gemm_wrapper=types.SimpleNamespace(
+                ENABLE_JIT_DEEPGEMM=True, DEEPGEMM_BLACKWELL=False, DEEPGEMM_SCALE_UE8M0=False
+            ),
+        )
+        stand_in(
+            "sglang.srt.layers.dp_attention", get_is_extend_in_batch=lambda: self.is_extend
+        )
+        stand_in(
+            base + "token_dispatcher.base",
+            BaseDispatcher=_Dispatcher,
+            BaseDispatcherConfig=object,
+            CombineInput=_HasFormat,
+            CombineInputFormat=_Format,
+            DispatcherBaseHooks=_DispatcherHooks,
+            DispatchOutput=_HasFormat,
+            DispatchOutputFormat=_Format,
+        )
+        stand_in(base + "topk", TopKOutput=_TopKOutput)
+        stand_in(
+            base + "utils",
+            DeepEPMode=_DeepEPMode,
+            get_deepep_config=lambda: None,
+            get_moe_runner_backend=lambda: types.SimpleNamespace(is_cutlass=lambda: False),
+            is_tbo_enabled=lambda: False,
+        )
+        stand_in(
+            "sglang.srt.layers.quantization.fp8_kernel",
+            sglang_per_token_group_quant_fp8=lambda x, size, **_: _quantize_input(
+                x, None, torch.float8_e4m3fn, False, [size, size]  # type: ignore[attr-defined]
+            ),
+        )
+        no: Any = lambda *_: False
+        stand_in(
+            "sglang.srt.utils",
+            get_bool_env_var=no,
+            is_blackwell=no,
+            is_hip=no,
+            is_npu=no,
+            load_json_config=no,
+        )
+
+
+def _stand_in_for_a_gpu() -> None:
+    """The dispatcher asks torch for the GPU, which it only counts SMs of."""
+    cuda: Any = torch.cuda
+    cuda.get_device_properties = lambda device: types.SimpleNamespace(multi_processor_count=132)
+
+
+def run_sglang(rank: Rank, files: list[Path]) -> None:
+    if rank.device.type == "cpu":
+        _stand_in_for_a_gpu()
+    if not hasattr(torch, "get_device_module"):  # before torch 2.5
+        torch.get_device_module = lambda: torch.cuda  # type: ignore[attr-defined]
+    settings = _Sglang()
+    settings.install()
+    caller = load(files[0])
+    assert caller.use_deepep
+    hidden = 256
+    experts = rank.experts(hidden)
+    has_fp8 = hasattr(torch, "float8_e4m3fn")
+    for asynchronous in (False, True):
+        dispatcher = caller.DeepEPDispatcher(
+            group=rank.group,
+            router_topk=TOPK,
+            num_experts=rank.num_experts,
+            num_local_experts=EXPERTS_PER_RANK,
+            hidden_size=hidden,
+            params_dtype=torch.bfloat16,
+            deepep_mode=_DeepEPMode.AUTO,
+            async_finish=asynchronous,
+            return_recv_hook=not asynchronous,
+        )
+        for settings.sends_bf16.value in (True, False) if has_fp8 else (True,):
+            for settings.is_extend in (True, False):
+                for count in (6 + rank.rank, 0 if rank.rank == rank.size - 1 else 9):
+                    _sglang_layer(rank, caller, dispatcher, settings, experts, count, hidden)
+    caller.DeepEPBuffer._buffer.destroy()
+
+
+def _sglang_layer(
+    rank: Rank,
+    caller: Any,
+    dispatcher: Any,
+    settings: _Sglang,
+    experts: Experts,
+    count: int,
+    hidden: int,
+) -> None:
+    x, ids, weights = rank.tokens(count, hidden, torch.bfloat16)
+    given = dispatcher.dispatch(x, _TopKOutput(weights, ids))
+    rows = _dequantized(given.hidden_states, given.hidden_states_scale, x.dtype)
+    y = torch.zeros_like(rows)
+    if settings.is_extend:
+        y = y.float()
+        for local in range(EXPERTS_PER_RANK):
+            is_selected = given.topk_ids == local
+            wanted = -(-int(is_selected.sum()) // 128) * 128  # it asks for multiples of 128
+            assert given.num_recv_tokens_per_expert[local] == wanted
+            share = (given.topk_weights * is_selected).sum(1, keepdim=True)
+            y += experts(rank.first_expert + local, rows).float() * share
+        made = caller.DeepEPNormalCombineInput(y.to(x.dtype), given.topk_ids, given.topk_weights)
+    else:
+        for local, num_rows in enumerate(given.masked_m.tolist()):
+            y[local, :num_rows] = experts(rank.first_expert + local, rows[local, :num_rows])
+        made = caller.DeepEPLLCombineInput(y, given.topk_ids, given.topk_weights)
+    out = dispatcher.combine(made)
+    error = 2e-2 if settings.sends_bf16.value else 6e-2
+    expect_close(out, experts.of_all(x, ids, weights), error, "out")
+
+
 # Processes.
 
 
-RUN = {"megatron": run_megatron, "vllm": run_vllm}
+RUN = {"megatron": run_megatron, "vllm": run_vllm, "sglang": run_sglang}
 
 
 def run_rank(rank: int, given: argparse.Namespace, files: list[Path], store: str) -> None:
