@@ -804,7 +804,8 @@ typedef struct moebius_combine_input {
   const moebius_tensor* topk_weights_into; /* f32 [T, K]; may be NULL */
 } moebius_combine_input;
 /* Sums the copies of each token of a dispatch of this transport.  Arrays: x [T, H], topk_weights
- * f32 [T, K].  Collective. */
+ * f32 [T, K].  `result` may be NULL where all sums go to memory of the caller's and the call is not
+ * asynchronous: then there is nothing to destroy.  Collective. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_combine(moebius_high_throughput transport,
                                                              const moebius_combine_input* input,
                                                              moebius_result dispatched,

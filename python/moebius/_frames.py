@@ -64,6 +64,26 @@ class Frame:
             raise InvalidArgument(f"the arguments are {fields}: {error}") from None
 
 
+class FilledFrame:
+    """A struct all of whose fields are set, but for what changes from call to call: the memory of
+    its tensors and their first dimension, and tensors that only some calls have.  One call at a time
+    may use it."""
+
+    def __init__(self, frame: Frame) -> None:
+        frame.kept = []  # the tensors that it was filled with
+        self.struct = frame.struct
+        self.tensors = frame._tensors
+        self.shapes = [tensor.shape for tensor in self.tensors]
+        self.out = ctypes.c_void_p()
+        """Where a call writes what it makes, at out_pointer."""
+        self.out_pointer = ctypes.byref(self.out)
+
+    def lend(self, index: int, x: Any) -> tuple[Any, Any]:
+        """A pointer to a tensor that only some calls have, and what must live as long."""
+        tensor = self.tensors[index]
+        return ctypes.pointer(tensor), kind_of(x).fill(tensor, x)
+
+
 class Frames:
     """The frames of one kind of call.  Any thread may take one, since each is in one call only."""
 

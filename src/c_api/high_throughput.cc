@@ -339,16 +339,23 @@ moebius_status moebius_high_throughput_combine(moebius_high_throughput transport
                                                moebius_stream stream,
                                                moebius_result* result) {
   return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
     const moebius_combine_input given = read_struct(input, "input");
     const auto from = find_dispatch(dispatched, "dispatched", *used);
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(given, on);
-    place = give(
-        std::make_shared<CombineResult>(
-            used->transport->combine(call.input, from->handle(), on, call.into), used.object()),
-        given.is_async, on);
+    const bool is_all_lent =
+        call.into && (!call.input.topk_weights || call.input.topk_weights_into);
+    if (!is_all_lent || read_flag(given.is_async, "is_async")) {
+      expect_out(result, "result");
+    }
+    CombineOutput made = used->transport->combine(call.input, from->handle(), on, call.into);
+    if (result == nullptr) {
+      on.wait(made.event);
+      return;
+    }
+    *result =
+        give(std::make_shared<CombineResult>(std::move(made), used.object()), given.is_async, on);
   });
 }
 

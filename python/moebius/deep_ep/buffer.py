@@ -59,6 +59,7 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         self._masked: set[int] = set()
         self._banks = {}
         self._plans = {}
+        self._combine_plans = {}
         self.rank = self._ranks.rank
         self.group_size = self._ranks.size
         self.group = comm if group is None else group

@@ -12,10 +12,12 @@ import torch
 
 from ..errors import InvalidArgument
 from ..high_throughput import Dispatched, HighThroughput
+from ..tensors import stream_handle
 from .comm_stream import CommStreams
 from .config import Config
 from .events import EventOverlap
 from .handles import DispatchHandle, expect_handle
+from .high_throughput_plans import CombinePlan
 from .ranks import Ranks
 from .tensors import expect_tensor, front, join_scales, list_biases, padded, split_scales
 
@@ -69,6 +71,7 @@ class HighThroughputCalls:
     _num_sms_is_set = False
     _ranks: Optional[Ranks]
     _streams: CommStreams
+    _combine_plans: dict[Any, CombinePlan]
 
     def _open(self) -> Ranks:
         if self._ranks is None:
@@ -247,16 +250,40 @@ class HighThroughputCalls:
         given = front(x, route.num_rows)
         weights = None if topk_weights is None else front(topk_weights, route.num_rows)
         turn = self._streams.begin(x.device, previous_event, async_finish)
-        sums = route.transport.combine(
-            given,
-            route.rows,
-            topk_weights=weights,
-            bias=biases,
-            stream=turn.stream,
-        )
-        turn.adopt(sums)
-        found = sums.x, sums.topk_weights
-        return (*found, self._streams.end(turn, (given, weights, *biases)))
+        found = self._sum_rows(route, given, weights, biases, turn.stream)
+        if not async_finish:
+            return (*found, EventOverlap())
+        return (*found, self._streams.end(turn, (given, weights, *biases, *found)))
+
+    def _sum_rows(
+        self, route: DispatchHandle, x: Any, weights: Any, biases: list[Any], stream: Any
+    ) -> tuple[Any, Optional[Any]]:
+        num_tokens = route.is_token_in_rank.shape[0]
+        if biases:
+            into = torch.empty((num_tokens, x.shape[1]), dtype=x.dtype, device=x.device)
+            weights_into = None
+            if weights is not None:
+                shape = (num_tokens, *weights.shape[1:])
+                weights_into = torch.empty(shape, dtype=torch.float32, device=x.device)
+            route.transport.combine(
+                x,
+                route.rows,
+                topk_weights=weights,
+                bias=biases,
+                into=into,
+                topk_weights_into=weights_into,
+                stream=stream,
+            )
+            return into, weights_into
+        kind: tuple[Any, ...] = (x.shape[1], x.dtype, x.device)
+        if weights is not None:
+            expect_tensor(weights, "topk_weights", 2)
+            kind = (*kind, weights.shape[1], weights.dtype, weights.device)
+        plan = self._combine_plans.get(kind)
+        if plan is None:
+            plan = self._combine_plans[kind] = CombinePlan(x, weights)
+        transport, rows = route.transport._get(), route.rows._get()
+        return plan.combine(transport, rows, x, weights, num_tokens, stream_handle(stream, x))
 
     def internode_dispatch(
         self,

@@ -11,20 +11,18 @@ Letters: T tokens of this rank, H hidden, K top-k, R ranks, L local experts; row
 from __future__ import annotations
 
 import functools
-from ctypes import byref, c_void_p, pointer
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 
 from .. import _structs as s
 from .. import _torch as _torch_tensors
 from .._callbacks import raised
-from .._frames import Frame, Frames
+from .._frames import FilledFrame, Frame, Frames
 from .._library import lib
 from ..errors import check
 from ..low_latency import LowLatency, LowLatencyCombined
-from ..tensors import kind_of
 from ..transports import Pending
 from .tensors import as_fp8, fp8_dtype
 
@@ -50,23 +48,6 @@ class Cast:
         if not self.use_fp8:
             return s.SCALES_ROWS
         return s.SCALES_PACKED_COLUMNS if self.use_ue8m0 else s.SCALES_COLUMNS
-
-
-class _Filled:
-    """A struct of a call and its tensors, all of whose fields are set but for what changes."""
-
-    def __init__(self, frame: Frame) -> None:
-        frame.kept = []  # the tensors that it was filled with
-        self.struct = frame.struct
-        self.tensors = frame._tensors
-        self.shapes = [tensor.shape for tensor in self.tensors]
-        self.out = c_void_p()
-        self.out_pointer = byref(self.out)
-
-    def lend(self, index: int, x: Any) -> Tuple[Any, Any]:
-        """A pointer to a tensor that only some calls have, and what must live as long."""
-        tensor = self.tensors[index]
-        return pointer(tensor), kind_of(x).fill(tensor, x)
 
 
 # The tensors of a dispatch, and of a combine.
@@ -116,8 +97,8 @@ class Plan:
         self._scales_shape = (num_local, rows, groups)
         self._scales_strides = (groups * rows, 1, rows)
         self._scales_dtype = torch.int32 if cast.use_ue8m0 else torch.float32
-        self._dispatches: list[_Filled] = []
-        self._combines: list[_Filled] = []
+        self._dispatches: list[FilledFrame] = []
+        self._combines: list[FilledFrame] = []
 
     def allocate(self) -> Received:
         device = self.device
@@ -142,7 +123,7 @@ class Plan:
         tokens = words[self._num_ranges :].view(torch.int32)[: self._num_tokens]
         return tokens.view(self.rows_shape[:2])
 
-    def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> _Filled:
+    def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
         frame = Frame(_DISPATCHES, 9)
         put = frame.put
         cast = self.cast
@@ -165,7 +146,7 @@ class Plan:
             put(_TOKENS, self.tokens_of(made.words)),
             put(_RANGES, self.ranges_of(made.words)),
         )
-        return _Filled(frame)
+        return FilledFrame(frame)
 
     def dispatch(
         self,
@@ -207,7 +188,7 @@ class Plan:
         return filled.out.value or 0
 
     @staticmethod
-    def _lend_statistics(filled: _Filled, received: Any, wait_us: Any) -> list[Any]:
+    def _lend_statistics(filled: FilledFrame, received: Any, wait_us: Any) -> list[Any]:
         kept = []
         if received is not None:
             filled.struct.received, keep = filled.lend(_RECEIVED, received)
@@ -236,7 +217,7 @@ class Plan:
             and out.is_contiguous()
         )
 
-    def _fill_combine(self, x: Any, ids: Any, weights: Any, out: Any) -> _Filled:
+    def _fill_combine(self, x: Any, ids: Any, weights: Any, out: Any) -> FilledFrame:
         frame = Frame(_COMBINES, 5)
         put = frame.put
         frame.fill(
@@ -249,7 +230,7 @@ class Plan:
             False,
             put(_OUT, out),
         )
-        return _Filled(frame)
+        return FilledFrame(frame)
 
     def combine(
         self,
