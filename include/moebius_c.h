@@ -691,10 +691,15 @@ MOEBIUS_C_API moebius_status moebius_result_array(moebius_result result,
                                                   const char* name,
                                                   int32_t index,
                                                   moebius_array* array);
-/* The same as a DLManagedTensor of DLPack, in one call for moebius_result_array,
- * moebius_array_record_stream and moebius_array_to_dlpack; NULL where there is no array. */
-MOEBIUS_C_API moebius_status moebius_result_dlpack(
-    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed);
+/* So many arrays as DLManagedTensors of DLPack, in one call for moebius_result_array,
+ * moebius_array_record_stream and moebius_array_to_dlpack of each; NULL where there is no array.
+ * names, indices and managed have num_arrays elements. */
+MOEBIUS_C_API moebius_status moebius_result_dlpack(moebius_result result,
+                                                   int32_t num_arrays,
+                                                   const char* const* names,
+                                                   const int32_t* indices,
+                                                   moebius_stream stream,
+                                                   void** managed);
 /* Makes the stream wait until the result is complete; a CPU stream waits in the call.  Needed after
  * calls with is_async, and by other streams. */
 MOEBIUS_C_API moebius_status moebius_result_wait(moebius_result result, moebius_stream stream);

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import byref, c_char_p, c_int, c_void_p, py_object
+from ctypes import byref, c_char_p, c_int, c_int32, c_void_p, py_object
 from typing import Any
 
 from ._library import lib
@@ -44,11 +44,25 @@ _destroy = _DESTRUCTOR(_destroy_unused)
 _no_destructor = _DESTRUCTOR(0)
 
 
-def take_managed(result: int, name: str, index: int, stream: int | None) -> int | None:
-    """The DLManagedTensor of an array of a result, whose last user is the stream."""
-    managed = c_void_p()
-    check(lib.result_dlpack(result, name.encode(), index, stream, byref(managed)))
-    return managed.value
+class ArrayNames:
+    """Arrays of a result, by their names and their numbers among those of a name."""
+
+    def __init__(self, *keys: tuple[str, int]) -> None:
+        self.keys = keys
+        self._count = len(keys)
+        self._names = (c_char_p * self._count)(*[name.encode() for name, _ in keys])
+        self._indices = (c_int32 * self._count)(*[index for _, index in keys])
+        self._managed: Any = c_void_p * self._count
+
+    def take_managed(self, result: int, stream: int | None) -> Any:
+        """Their DLManagedTensors, whose last user is the stream; None where there is no array."""
+        managed = self._managed()
+        status = lib.result_dlpack(
+            result, self._count, self._names, self._indices, stream, managed
+        )
+        if status:
+            check(status)
+        return managed
 
 
 def drop_managed(managed: int) -> None:

@@ -125,7 +125,17 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "transports_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "transports_destroy": (c_int32, [c_void_p]),
     "result_array": (c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_void_p)]),
-    "result_dlpack": (c_int32, [c_void_p, c_char_p, c_int32, c_void_p, POINTER(c_void_p)]),
+    "result_dlpack": (
+        c_int32,
+        [
+            c_void_p,
+            c_int32,
+            POINTER(c_char_p),
+            POINTER(c_int32),
+            c_void_p,
+            POINTER(c_void_p),
+        ],
+    ),
     "result_wait": (c_int32, [c_void_p, c_void_p]),
     "result_event": (c_int32, [c_void_p, POINTER(c_void_p)]),
     "result_destroy": (c_int32, [c_void_p]),

@@ -8,7 +8,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import _structs as s
-from ._dlpack import capsule_of, drop_managed, take_managed
+from ._dlpack import ArrayNames, capsule_of, drop_managed
 from ._dtypes import BITS, FOREIGN_NAMES, NAMES
 from ._pack import NO_STRIDES, pack, pack_contiguous
 from ._streams import wrapped_stream
@@ -147,20 +147,29 @@ def _dlpack_types() -> set[int]:
     return {1 << 16 | bits << 8 | codes[name] for name, sizes in known.items() for bits in sizes}
 
 
-_from_dlpack: Any = torch.utils.dlpack.from_dlpack
+# What torch.utils.dlpack.from_dlpack() does with a capsule.
+_from_dlpack: Any = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
+_word_at = ctypes.c_uint32.from_address
 _known_types = _dlpack_types()
 _TYPE = 20  # where the type of a DLManagedTensor is
 
 
-def from_result(result: int, name: str, index: int, stream: int | None) -> tuple[bool, Any]:
-    """Whether an array of a result can be had as a capsule, and its tensor then; None: no array."""
-    managed = take_managed(result, name, index, stream)
-    if managed is None:
-        return True, None
-    if ctypes.c_uint32.from_address(managed + _TYPE).value not in _known_types:
-        drop_managed(managed)
-        return False, None
-    return True, _from_dlpack(capsule_of(managed))
+NOT_KNOWN = object()
+"""Stands for an array whose type this torch does not take from a capsule."""
+
+
+def from_result(result: int, names: ArrayNames, stream: int | None) -> list[Any]:
+    """Tensors of arrays of a result: None where there is no array."""
+    found: list[Any] = []
+    for managed in names.take_managed(result, stream):
+        if managed is None:
+            found.append(None)
+        elif _word_at(managed + _TYPE).value in _known_types:
+            found.append(_from_dlpack(capsule_of(managed)))
+        else:
+            drop_managed(managed)
+            found.append(NOT_KNOWN)
+    return found
 
 
 def expect_type(code: int) -> None:

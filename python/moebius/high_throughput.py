@@ -7,10 +7,12 @@ Letters: T tokens of this rank, M rows received, H hidden, K top-k, R ranks, E e
 experts."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from . import _structs as s
+from ._dlpack import ArrayNames
 from ._frames import Frames
 from ._handles import Handle
 from ._library import lib
@@ -37,6 +39,13 @@ class Layout(Result):
     """Where tokens go, as a rank counts it from its own ids."""
 
     @property
+    def counts(self) -> tuple[Any, Any, Any]:
+        """tokens_per_rank, tokens_per_expert and is_token_in_rank, which is faster than to ask for
+        each."""
+        per_rank, per_expert, in_rank = self._read_all(_LAYOUT)
+        return per_rank, per_expert, in_rank
+
+    @property
     def tokens_per_rank(self) -> Any:
         """i32 [R]: copies that this rank sends."""
         return self._tensor("tokens_per_rank")
@@ -57,6 +66,15 @@ class Layout(Result):
         return self._tensor("is_token_in_rank")
 
 
+@functools.lru_cache(maxsize=None)  # there are few
+def _names(num_payloads: int, *others: str) -> ArrayNames:
+    payloads = [("payload", index) for index in range(num_payloads)]
+    return ArrayNames(*payloads, *((name, 0) for name in others))
+
+
+_LAYOUT = ArrayNames(("tokens_per_rank", 0), ("tokens_per_expert", 0), ("is_token_in_rank", 0))
+
+
 class _Rows(Result):
     """Rows that have arrived."""
 
@@ -65,7 +83,14 @@ class _Rows(Result):
     @property
     def payloads(self) -> list[Any]:
         """Each [M, ...], or [capacity, ...], ordered by (source rank, source token)."""
-        return [self._tensor("payload", index) for index in range(self._num_payloads)]
+        if self._num_payloads == 0:
+            return []
+        return self._read_all(_names(self._num_payloads))
+
+    def payloads_and(self, *names: str) -> tuple[list[Any], list[Any]]:
+        """The payloads and other arrays, which is faster than to ask for each."""
+        found = self._read_all(_names(self._num_payloads, *names))
+        return found[: self._num_payloads], found[self._num_payloads :]
 
     @property
     def x(self) -> Any:

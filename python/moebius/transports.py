@@ -3,12 +3,14 @@
 """What the transports share: the memory that moves rows, results, and transfers under way."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from ctypes import byref, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Generic, Optional, TypeVar
 
 from . import _structs as s
+from ._dlpack import ArrayNames
 from ._handles import Handle
 from ._library import lib
 from .errors import InvalidArgument, check, create
@@ -87,13 +89,23 @@ class Result(Handle):
             self._tensors[key] = self._read(name, index)
         return self._tensors[key]
 
+    def _read_all(self, names: ArrayNames) -> list[Any]:
+        """The tensors of several arrays, in one call of the library where that is possible."""
+        take = getattr(self._kind, "from_result", None) if self._lent is None else None
+        if take is not None:
+            found = take(self._get(), names, self._stream)
+            for key, x in zip(names.keys, found):
+                if x is not self._kind.NOT_KNOWN:
+                    self._tensors[key] = x
+        return [self._tensor(*key) for key in names.keys]
+
     def _read(self, name: str, index: int) -> Any:
         handle = self._get()
         if self._lent is None:
             take = getattr(self._kind, "from_result", None)
             if take is not None:
-                found, x = take(handle, name, index, self._stream)
-                if found:
+                (x,) = take(handle, _array_name(name, index), self._stream)
+                if x is not self._kind.NOT_KNOWN:
                     return x
         array = create(lib.result_array, handle, name.encode(), index)
         return None if array is None else self._convert(Array(array))
@@ -122,6 +134,11 @@ class Result(Handle):
         """Gives the memory back, unless tensors of the result are still alive elsewhere."""
         self._tensors.clear()
         super().close()
+
+
+@functools.lru_cache(maxsize=None)  # there are few
+def _array_name(name: str, index: int) -> ArrayNames:
+    return ArrayNames((name, index))
 
 
 R = TypeVar("R", bound=Result)

@@ -2,15 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c_api/results.h"
 
+#include <memory>
+#include <vector>
+
 #include "c_api/arrays.h"
 #include "c_api/convert.h"
 #include "c_api/status.h"
 #include "c_api/streams.h"
+#include "core/dlpack_abi.h"
 #include "moebius/dlpack.h"
 
 namespace moebius::c_api {
 
 namespace {
+
+struct DropManaged {
+  void operator()(DLManagedTensor* tensor) const { tensor->deleter(tensor); }
+};
+using ManagedTensor = std::unique_ptr<DLManagedTensor, DropManaged>;
 
 Tensor find_array(const ResultObject& result, const char* name, int32_t index) {
   const std::string wanted = read_text(name, "name");
@@ -35,17 +44,29 @@ moebius_status moebius_result_array(moebius_result result,
   });
 }
 
-moebius_status moebius_result_dlpack(
-    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed) {
+moebius_status moebius_result_dlpack(moebius_result result,
+                                     int32_t num_arrays,
+                                     const char* const* names,
+                                     const int32_t* indices,
+                                     moebius_stream stream,
+                                     void** managed) {
   return guarded([&] {
-    void*& place = expect_out(managed, "managed");
-    Tensor array = find_array(*Using<ResultObject>(result), name, index);
-    if (!array) {
-      place = nullptr;
-      return;
+    expect_ge(num_arrays, 1, "num_arrays");
+    expect_out(managed, "managed");
+    expect(names != nullptr && indices != nullptr,
+           "names or indices are null, expected one of each array");
+    const Using<ResultObject> used(result);
+    const Stream last_user = read_stream(stream);
+    std::vector<ManagedTensor> made(static_cast<size_t>(num_arrays));
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (Tensor array = find_array(*used, names[i], indices[i])) {
+        array.record_stream(last_user);
+        made[i].reset(to_dlpack(array));
+      }
     }
-    array.record_stream(read_stream(stream));
-    place = to_dlpack(array);
+    for (size_t i = 0; i < made.size(); ++i) {
+      managed[i] = made[i].release();
+    }
   });
 }
 

@@ -5,6 +5,11 @@
 
 enum { R = 4, T = 6, H = 8, E = 8, L = E / R, K = 3 };
 
+static moebius_status dlpack_of(
+    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed) {
+  return moebius_result_dlpack(result, 1, &name, &index, stream, managed);
+}
+
 /* The experts of a token; every rank can compute those of all ranks. */
 static int id_of(int rank, int token, int k) {
   return pick((uint32_t)((rank * T + token) * K + k), E + 1) - 1;
@@ -157,11 +162,23 @@ static int check_rows(moebius_result result, int rank) {
   CHECK_INVALID(moebius_result_array(result, "payload", 0, NULL));
   CHECK(none == UNTOUCHED);
   void* managed = UNTOUCHED;
-  CHECK_OK(moebius_result_dlpack(result, "teleport", 0, NULL, &managed));
+  CHECK_OK(dlpack_of(result, "teleport", 0, NULL, &managed));
   CHECK(managed == NULL);
-  CHECK_INVALID(moebius_result_dlpack(result, "payload", -1, NULL, &managed));
-  CHECK_INVALID(moebius_result_dlpack(result, "payload", 0, NULL, NULL));
-  CHECK_OK(moebius_result_dlpack(result, "payload", 0, NULL, &managed));
+  CHECK_INVALID(dlpack_of(result, "payload", -1, NULL, &managed));
+  CHECK_INVALID(dlpack_of(result, "payload", 0, NULL, NULL));
+  const char* const names[] = {"teleport", "payload", "payload"};
+  const int32_t indices[] = {0, 0, 2};
+  void* several[] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
+  CHECK_INVALID(moebius_result_dlpack(result, 0, names, indices, NULL, several));
+  CHECK_INVALID(moebius_result_dlpack(result, 2, NULL, indices, NULL, several));
+  CHECK_INVALID(moebius_result_dlpack(result, 2, names, NULL, NULL, several));
+  CHECK_INVALID(moebius_result_dlpack(result, 3, names, indices, NULL, several)); /* no payload 2 */
+  CHECK(several[0] == UNTOUCHED && several[1] == UNTOUCHED);
+  CHECK_OK(moebius_result_dlpack(result, 2, names, indices, NULL, several));
+  CHECK(several[0] == NULL && several[1] != NULL && several[2] == UNTOUCHED);
+  CHECK_OK(moebius_array_from_dlpack(several[1], 0, -1, &none));
+  CHECK_OK(moebius_array_destroy(none));
+  CHECK_OK(dlpack_of(result, "payload", 0, NULL, &managed));
   CHECK_OK(moebius_array_from_dlpack(managed, 0, -1, &none));
   moebius_tensor again = {.struct_size = sizeof(again)};
   CHECK_OK(moebius_array_view(none, &again));
@@ -574,7 +591,7 @@ static void check_misuse(void) {
   moebius_array no_array = UNTOUCHED;
   CHECK_BAD_HANDLES(moebius_result, other, moebius_result_array(handle, "x", 0, &no_array));
   void* managed = UNTOUCHED;
-  CHECK_BAD_HANDLES(moebius_result, other, moebius_result_dlpack(handle, "x", 0, NULL, &managed));
+  CHECK_BAD_HANDLES(moebius_result, other, dlpack_of(handle, "x", 0, NULL, &managed));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_hook(handle));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_finish(handle, &untouched));
   CHECK_BAD_OPTIONAL(moebius_pending, result, moebius_pending_destroy(handle));

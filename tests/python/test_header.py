@@ -34,12 +34,14 @@ def ctypes_of(c_type: str) -> Any:
     """The ctypes type that stands for a type of the header."""
     words = re.sub(r"\bconst\b", "", c_type).replace(" ", "")
     base, stars = words.rstrip("*"), words.count("*")
-    if base == "char" and stars == 1:
-        return ctypes.c_char_p
-    if base == "void":
+    result: Any
+    if base == "char" and stars > 0:
+        result = ctypes.c_char_p
+        stars -= 1
+    elif base == "void":
         if stars == 0:
             return None
-        result: Any = ctypes.c_void_p
+        result = ctypes.c_void_p
         stars -= 1
     elif base in HANDLES:
         result = ctypes.c_void_p

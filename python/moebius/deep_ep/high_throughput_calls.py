@@ -35,14 +35,14 @@ def send_rows(
     ids of rows past the end are -1."""
     if room == 0:
         rows = transport.dispatch(payloads, topk_idx, topk_weights, lists_counts=True, **options)
-        return rows, rows.payloads, rows.topk_ids, rows.topk_weights
+        return rows, *_tensors_of(rows)
     x = payloads[0]
     if x.is_cuda:
         row_bytes = max(2, x.element_size()) * x.shape[1]
         rows = transport.dispatch(
             payloads, topk_idx, topk_weights, capacity=room, combine_row_bytes=row_bytes, **options
         )
-        return rows, rows.payloads, rows.topk_ids, rows.topk_weights
+        return rows, *_tensors_of(rows)
     into = [torch.empty((room, *p.shape[1:]), dtype=p.dtype, device="cpu") for p in payloads]
     ids = weights = None
     if topk_idx is not None:
@@ -55,6 +55,11 @@ def send_rows(
     if ids is not None:
         ids[rows.x.shape[0] :] = -1
     return rows, into, ids, weights
+
+
+def _tensors_of(rows: Dispatched) -> tuple[list[Any], Any, Any]:
+    payloads, (ids, weights, _) = rows.payloads_and("topk_ids", "topk_weights", "expert_counts")
+    return payloads, ids, weights
 
 
 def list_counts(rows: Dispatched) -> list[int]:
@@ -120,13 +125,10 @@ class HighThroughputCalls:
         turn = self._streams.begin(topk_idx.device, previous_event, async_finish)
         layout = transport.layout(topk_idx, stream=turn.stream)
         turn.adopt(layout)
-        found = (
-            layout.tokens_per_rank,
-            layout.tokens_per_node if ranks.num_nodes > 1 else None,
-            layout.tokens_per_expert,
-            layout.is_token_in_rank,
-        )
-        return (*found, self._streams.end(turn, (topk_idx,)))
+        per_rank, per_expert, in_rank = layout.counts
+        per_node = layout.tokens_per_node if ranks.num_nodes > 1 else None
+        event = self._streams.end(turn, (topk_idx,))
+        return per_rank, per_node, per_expert, in_rank, event
 
     def dispatch(
         self,
