@@ -298,6 +298,11 @@ static void check_calls(moebius_high_throughput transport, int rank) {
   const moebius_array where = array_of(combined, "x", 0, &view);
   CHECK(view.data == into);
   CHECK_OK(moebius_array_destroy(where));
+  memset(into, 0, sizeof(into));
+  combine.is_async = 0;
+  CHECK_OK(moebius_high_throughput_combine(transport, &combine, dispatched, NULL, NULL));
+  check_combined(combined, rank, 1); /* it has the same memory */
+  combine.is_async = 1;
   CHECK_OK(moebius_result_destroy(combined));
 
   /* Dispatch in two halves, and along the route of the first. */

@@ -220,6 +220,10 @@ def test_handles_of_low_latency_are_good_until_the_dispatch_after_the_next() -> 
             sums, _, _ = buffer.low_latency_combine(rows, ids, weights, handle)
             assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
         hook()  # what combine has done already
+        other = low_latency(buffer, x, ids)
+        for rows, _, handle, *_ in (kept[1], other, kept[1]):
+            sums, _, _ = buffer.low_latency_combine(rows, ids, weights, handle)
+            assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
         with pytest.raises(moebius.InvalidArgument, match="a dispatch before the last two"):
             buffer.low_latency_combine(kept[0][0], ids, weights, kept[0][2])
 

@@ -49,6 +49,10 @@ class _Banks:
     def add(self, handle: LowLatencyHandle) -> None:
         self._last.append(weakref.ref(handle))
 
+    def remove(self, handle: LowLatencyHandle) -> None:
+        """Its bank has been given back."""
+        self._last = [known for known in self._last if known() is not handle]
+
 
 class LowLatencyCalls:
     """Mixed into Buffer."""
@@ -224,6 +228,7 @@ class LowLatencyCalls:
         ranges = torch.empty(handle.plan.ranges_shape, dtype=torch.int64, device=ids.device)
         result = transport.dispatch(rows, ids, into={"source_ranges": ranges}, stream=stream)
         handle.replace(result)
+        banks.remove(handle)
         banks.add(handle)
         if self.enable_shrink or any(transport.dead_ranks):
             if not torch.equal(handle.source_ranges, ranges):
