@@ -66,8 +66,8 @@ class Frame:
 
 class FilledFrame:
     """A struct all of whose fields are set, but for what changes from call to call: the memory of
-    its tensors and their first dimension, and tensors that only some calls have.  One call at a time
-    may use it."""
+    its tensors and their first dimension, and tensors that only some calls have.  One call at a
+    time may use it."""
 
     def __init__(self, frame: Frame) -> None:
         frame.kept = []  # the tensors that it was filled with

@@ -254,8 +254,8 @@ def calls_that_wait_for_no_gpu(rank: Rank) -> None:
 
 
 def banks_of_a_busy_gpu(rank: Rank) -> None:
-    """A bank is used again while the GPU has not come to the end of the call that had it: handles that
-    are combined twice, hooks that nobody calls, and results that nobody has any more."""
+    """A bank is used again while the GPU has not come to the end of the call that had it: handles
+    that are combined twice, hooks that nobody calls, and results that nobody has any more."""
     buffer = rank.buffer
     expected = rank.x.float() * rank.weights.sum(1, keepdim=True)
     found = []

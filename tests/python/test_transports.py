@@ -273,6 +273,25 @@ def test_low_latency_holds_two_results_at_most() -> None:
     run_threads(body, RANKS)
 
 
+def test_low_latency_with_different_options_is_refused_on_all_ranks() -> None:
+    def body(group: moebius.Group) -> None:
+        for name, value, other in (
+            ("hidden", 128, 256),
+            ("topk", 2, 3),
+            ("max_tokens", 8, 9),
+            ("num_experts", 6, 9),
+        ):
+            options = {"hidden": 128, "topk": 2, "max_tokens": 8, "num_experts": 6}
+            options[name] = other if group.rank == 1 else value
+            with pytest.raises(
+                moebius.InvalidArgument, match=f"is {other} on rank 1 and {value} on rank 0"
+            ):
+                moebius.LowLatency(group, **options)
+        moebius.LowLatency(group, 6, hidden=128, topk=2).close()
+
+    run_threads(body, 3)
+
+
 def test_low_latency_goes_on_without_a_rank() -> None:
     def body(group: moebius.Group) -> Any:
         x, ids, weights = tokens_of(group.rank, 4)

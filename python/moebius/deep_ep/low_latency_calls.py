@@ -33,8 +33,8 @@ class _Banks:
     """The last two dispatches of a transport, which have a bank each.
 
     A dispatch never finds its bank taken: make_room() receives what is still to be received of the
-    dispatch before last, and closes it.  Tensors that a caller has lie in torch's memory, so nothing
-    that was returned is overwritten."""
+    dispatch before last, and closes it.  Tensors that a caller has lie in torch's memory, so
+    nothing that was returned is overwritten."""
 
     def __init__(self) -> None:
         self._last: list[weakref.ref[LowLatencyHandle]] = []

@@ -7,7 +7,8 @@ are filled already.  Another such call allocates its results, writes addresses a
 tokens into the structs, and calls the library once.  Whatever a struct says of a tensor is part of
 the key of a dispatch, or compared before a combine, so no tensor is taken for one of another kind.
 
-Letters: T tokens of this rank, H hidden, K top-k, R ranks, L local experts; rows are max_tokens * R."""
+Letters: T tokens of this rank, H hidden, K top-k, R ranks, L local experts; rows are
+max_tokens * R."""
 from __future__ import annotations
 
 import functools
