@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ struct ApplyProblem {
 constexpr ApplyProblem kProblems[] = {
     {"deepseek-v3", 32, 4096},    // 1024 rows per expert
     {"deepseek-v3", 32, 128},     // 32
+    {"deepseek-v3", 32, 16},      // 4
+    {"deepseek-v3", 32, 1},       // 1 in each of eight
     {"qwen3-30b-a3b", 16, 4096},  // 2048
 };
 constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",   "fp8_w8a8_channel", "int8_w8a8",
@@ -62,6 +65,12 @@ ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
     std::copy_n(experts.begin(), desc.topk, input.topk_ids.data<int32_t>() + t * desc.topk);
   }
   return input;
+}
+
+// The number of experts that have rows.
+int64_t drawn_experts(const ExpertsInput& input) {
+  const auto* ids = input.topk_ids.data<int32_t>();
+  return static_cast<int64_t>(std::set<int32_t>(ids, ids + input.topk_ids.numel()).size());
 }
 
 // Takes the rows of the tokens that are compared out of rows [T, n].
@@ -133,9 +142,9 @@ void run_problem(const ApplyProblem& p,
   c.metrics = [&](double seconds) {
     const app::LayerCost cost = app::layer_cost(layer);
     const auto rows = static_cast<double>(p.num_tokens * layer.config.experts_per_token);
-    return std::vector<Json>{
-        rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
-        static_cast<double>(p.num_experts * cost.expert_bytes) / seconds * 1e-9, Json()};
+    const int64_t bytes = drawn_experts(input) * cost.expert_bytes;
+    return std::vector<Json>{rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
+                             static_cast<double>(bytes) / seconds * 1e-9, Json()};
   };
   setup.visit(c);
 }
