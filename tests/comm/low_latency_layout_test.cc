@@ -53,6 +53,8 @@ TEST(LowLatencyCudaLayout, NothingOverlapsAndAllOfItIsInside) {
           blocks.emplace_back(l.weight_at(bank, s, i), 8);
         }
         blocks.emplace_back(l.num_messages_at(bank, s), 8);
+        blocks.emplace_back(l.kind_at(bank, s, 0), 8);
+        blocks.emplace_back(l.kind_at(bank, s, 1), 8);
         blocks.emplace_back(l.unpacked_at(bank, s), 8);
       }
       for (int64_t i = 0; i < c.max_tokens * c.topk; ++i) {
@@ -173,6 +175,22 @@ TEST(LowLatencyCudaLayout, UnitsOfCombineGiveAllWarpsWorkOnce) {
   EXPECT_EQ(choose_unit_parts(672, 7, kWarps, 7), 3);
   EXPECT_EQ(choose_unit_parts(1024, 7, 16, 7), 7);
   EXPECT_EQ(choose_unit_parts(int64_t{1} << 32, 7, 16, 5), 5);
+}
+
+TEST(LowLatencyCudaLayout, KindsThatDifferHaveOtherTags) {
+  const LowLatencyKind kind{2 * 7168, 0, 128};
+  const uint32_t tag = kind_tag(kind);
+  for (uint32_t other = 1; other < 0x10000; ++other) {
+    EXPECT_NE(kind_tag({2 * ((7168 + other) % 0x10000), 0, 128}), tag);
+    EXPECT_NE(kind_tag({2 * 7168, other, 128}), tag);
+    EXPECT_NE(kind_tag({2 * 7168, 0, (128 + other) % 0x10000}), tag);
+  }
+  for (uint32_t hidden = 128; hidden < 0x10000; hidden += 128) {
+    for (const uint32_t element_bytes : {2u, 4u}) {
+      EXPECT_NE(kind_tag({hidden, hidden / 32, 128}), kind_tag({hidden * element_bytes, 0, 128}))
+          << "a cast of rows of " << hidden << " elements";
+    }
+  }
 }
 
 }  // namespace

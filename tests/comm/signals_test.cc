@@ -137,6 +137,9 @@ TEST(Signals, ErrorsOfOtherReasons) {
       "rank 2: dispatch, call 8: rank 1 has no room for all its rows: 77, expected at most 64");
   EXPECT_EQ(text(2, {FaultReason::kMismatch, kOp, 2, 1, 8}, make_signal(40, 80)),
             "rank 2: dispatch, call 8: rank 1 moves rows of another size: 40 bytes, rank 2 of 80");
+  EXPECT_EQ(text(2, {FaultReason::kScalesMismatch, kOp, 2, 1, 8}, make_signal(32, 0)),
+            "rank 2: dispatch, call 8: rows of rank 1 have scales of another size: 32 bytes, those "
+            "of rank 2 0");
   EXPECT_EQ(text(1, {FaultReason::kBadId, kOp, 1, 1, 8}, make_signal(3, static_cast<uint32_t>(-2))),
             "rank 1: dispatch, call 8: rank 1 has an expert id that is none: -2 of token 3");
   EXPECT_EQ(text(0, {FaultReason::kBadId, kOp, 1, 1, 8}, 0),

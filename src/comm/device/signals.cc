@@ -53,6 +53,12 @@ std::string reason(const Fault& fault, bool is_author, uint64_t seen, int64_t ti
                          is_author ? fmt::format(": {} bytes, rank {} of {}", signal_epoch(seen),
                                                  fault.author, signal_value(seen))
                                    : "");
+    case FaultReason::kScalesMismatch:
+      return fmt::format("rows of rank {} have scales of another size{}", fault.guilty,
+                         is_author
+                             ? fmt::format(": {} bytes, those of rank {} {}", signal_epoch(seen),
+                                           fault.author, signal_value(seen))
+                             : "");
     case FaultReason::kRoomMismatch:
       return fmt::format("rank {} has another room{}", fault.guilty,
                          is_author ? fmt::format(": {} tokens, rank {} {}", signal_epoch(seen),

@@ -55,15 +55,16 @@ const char* name(SignalOp op);  // "dispatch counts"
 enum class FaultReason : uint8_t {
   kNone,
   // Where braces are given, FaultRecord::seen holds these numbers as {epoch | value}.
-  kExpired,        // the peer gave no signal in time
-  kStopped,        // the author's host gave up; it knows why
-  kOverflow,       // {rows | capacity}: more rows go to the guilty rank than its call has room for
-  kMismatch,       // {its bytes | own bytes}: the guilty rank moves rows of another size
-  kBadId,          // {token | id}: there is no such expert
-  kRoomMismatch,   // {its tokens | own tokens}: the call of the guilty rank has another room
-  kNoRoom,         // {expert | times, room}: tokens of the guilty rank name the expert too often
-  kExcluded,       // the author has missed the guilty rank, and goes on without it
-  kCombinedTwice,  // the guilty rank combines a dispatch a second time
+  kExpired,         // the peer gave no signal in time
+  kStopped,         // the author's host gave up; it knows why
+  kOverflow,        // {rows | capacity}: more rows go to the guilty rank than its call has room for
+  kMismatch,        // {its bytes | own bytes}: the guilty rank moves rows of another size
+  kBadId,           // {token | id}: there is no such expert
+  kRoomMismatch,    // {its tokens | own tokens}: the call of the guilty rank has another room
+  kNoRoom,          // {expert | times, room}: tokens of the guilty rank name the expert too often
+  kExcluded,        // the author has missed the guilty rank, and goes on without it
+  kCombinedTwice,   // the guilty rank combines a dispatch a second time
+  kScalesMismatch,  // {its bytes | own bytes}: rows of the guilty rank have other scales
 };
 
 struct Fault {

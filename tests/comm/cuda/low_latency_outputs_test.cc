@@ -331,6 +331,34 @@ TEST_P(LowLatencyCuda, AnotherRoomOnOneRankIsAnError) {
   });
 }
 
+TEST_P(LowLatencyCuda, AnotherCastOnOneRankIsAnErrorOfBothSizes) {
+  if (!is_one_node() || num_ranks() == 1) {
+    GTEST_SKIP() << "skipped: needs one node and a second rank";
+  }
+  const Problem p = make_problem(9, 3, 1152);
+  run_ranks(p, [&](Rank& r) {
+    const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
+    const bool is_cast = r.group.rank() == 0;
+    r.gpu.dispatch({.x = in.x,
+                    .topk_ids = in.ids,
+                    .cast = is_cast ? LowLatencyCast::kFp8 : LowLatencyCast::kNone},
+                   r.stream);
+    r.stream.synchronize();
+    try {
+      r.gpu.check();
+      ADD_FAILURE() << "rank " << r.group.rank() << " has taken rows of another kind";
+    } catch (const CommError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("rows of another size"), std::string::npos) << text;
+      EXPECT_TRUE(
+          text.find("found by") != std::string::npos ||
+          (text.find("1152 bytes") != std::string::npos && text.find("2304") != std::string::npos))
+          << text;
+    }
+    r.group.barrier("all have seen it");
+  });
+}
+
 TEST_P(LowLatencyCuda, AResultThatOnlyAStreamUsesGivesItsPlaceToTheNextCall) {
   if (!is_one_node()) {
     GTEST_SKIP() << "skipped: over nodes the host waits for the GPU";

@@ -354,6 +354,10 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   call.cast = input.cast;
   call.shared = dispatch_shared_;
   call.max_tokens = static_cast<int>(room_of(input));
+  call.kind = {static_cast<uint32_t>(row.value_bytes),
+               static_cast<uint32_t>(std::min<int64_t>(row.scale_bytes, 0xffff)),
+               static_cast<uint32_t>(room_of(input))};
+  call.kind_tag = comm::kind_tag(call.kind);
   call.scale_at = row.scale_offset();
   call.scale_bytes = is_cast ? 0 : static_cast<int>(row.scale_bytes);
   call.x = input.x.bytes();

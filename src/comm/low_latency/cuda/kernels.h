@@ -72,9 +72,11 @@ struct LowLatencyDispatchCall {
   LowLatencyCall call;
   DType dtype;
   LowLatencyCast cast;
-  int max_tokens;    // the room of this call
-  int64_t scale_at;  // where scales stand in a message
-  int scale_bytes;   // of a row, where scales were given; else 0
+  int max_tokens;  // the room of this call
+  LowLatencyKind kind;
+  uint32_t kind_tag;  // of `kind`
+  int64_t scale_at;   // where scales stand in a message
+  int scale_bytes;    // of a row, where scales were given; else 0
   DispatchSharedMap shared;
   // For the send half.
   const std::byte* x;        // [T, H]

@@ -68,6 +68,36 @@ __device__ inline bool find_bases(
   return true;
 }
 
+// One thread tells how a source's call differs from that of this rank.  The source stores these
+// words beside its tag, and they may come after it.  It is rare, as tell_fault() is.
+__device__ __noinline__ inline void tell_other_kind(const Args& args, int source, uint32_t epoch) {
+  const LowLatencyCall& call = args.dispatch.call;
+  const auto await_word = [&](int word) {
+    const uint64_t* at =
+        word_at(call.window(call.rank()), call.layout.kind_at(bank_of(epoch), source, word));
+    const uint64_t start = ptx::globaltimer();
+    uint64_t seen = 0;
+    do {
+      seen = ptx::ld_relaxed_sys(at);
+    } while (!has_just_reached(signal_epoch(seen), epoch) &&
+             ptx::globaltimer() - start < call.signals.timeout_ns);
+    return signal_value(seen);
+  };
+  const LowLatencyKind& own = args.dispatch.kind;
+  const uint32_t row_bytes = await_word(0);
+  const uint32_t room_and_scales = await_word(1);
+  const auto tell = [&](FaultReason reason, uint32_t theirs, uint32_t ours) {
+    tell_fault(args.signals(), reason, kOp, source, epoch, make_signal(theirs, ours));
+  };
+  if (pair_first(room_and_scales) != own.room) {
+    tell(FaultReason::kRoomMismatch, pair_first(room_and_scales), own.room);
+  } else if (row_bytes != own.row_bytes) {
+    tell(FaultReason::kMismatch, row_bytes, own.row_bytes);
+  } else {
+    tell(FaultReason::kScalesMismatch, pair_second(room_and_scales), own.scale_bytes);
+  }
+}
+
 __device__ inline bool find_num_messages(const Args& args,
                                          const Block& block,
                                          const Pointers& shared) {
@@ -99,10 +129,8 @@ __device__ inline bool find_num_messages(const Args& args,
       const bool is_here = got == Awaited::kHere;
       ok = got != Awaited::kFailed;
       n = is_here ? static_cast<int32_t>(pair_second(signal_value(seen))) : 0;
-      const uint32_t room = pair_first(signal_value(seen));
-      if (is_here && room != static_cast<uint32_t>(args.dispatch.max_tokens)) {
-        tell_fault(args.signals(), FaultReason::kRoomMismatch, kOp, source, block.epoch,
-                   make_signal(room, static_cast<uint32_t>(args.dispatch.max_tokens)));
+      if (is_here && pair_first(signal_value(seen)) != args.dispatch.kind_tag) {
+        tell_other_kind(args, source, block.epoch);
         ok = false;
       }
     }

@@ -291,8 +291,12 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     if (lane_id() == 0 && !block.dead.has(r)) {
       ptx::st_relaxed_sys(
           word_at(call.window(r), call.layout.num_messages_at(bank, call.rank())),
-          make_signal(block.epoch, make_pair(static_cast<uint32_t>(args.dispatch.max_tokens),
-                                             static_cast<uint32_t>(n))));
+          make_signal(block.epoch, make_pair(args.dispatch.kind_tag, static_cast<uint32_t>(n))));
+      const LowLatencyKind& kind = args.dispatch.kind;
+      ptx::st_relaxed_sys(word_at(call.window(r), call.layout.kind_at(bank, call.rank(), 0)),
+                          make_signal(block.epoch, kind.row_bytes));
+      ptx::st_relaxed_sys(word_at(call.window(r), call.layout.kind_at(bank, call.rank(), 1)),
+                          make_signal(block.epoch, make_pair(kind.room, kind.scale_bytes)));
       count(&call.state->copies, n);
     }
   }

@@ -8,7 +8,9 @@
 //                headers       u64 [R, max_tokens, K + 2]: a word per selection, tag, token
 //                row flags     u64 [R, max_tokens, parts]
 //                counts        u64 [max_local, R]: a source's selections of each local expert
-//                num messages  u64 [R]
+//                num messages  u64 [R]: the pair of kind_tag() and their number
+//                kinds         u64 [R, 2]: a source's bytes of a row, and the pair of its room and
+//                              its bytes of scales
 //                returned      [max_tokens, K] rows in in_dtype
 //                return flags  u64 [max_tokens, K, parts]
 //                weights       u64 [R, max_tokens, K]: f32, for sums per rank
@@ -53,7 +55,7 @@ struct CudaLowLatencyLayout {
   int64_t message_bytes = 0;
   int64_t returned_bytes = 0;  // bytes of one returned row
   // Offsets in a bank, in this order; the mailboxes are at 0.
-  int64_t headers = 0, row_flags = 0, counts = 0, num_messages = 0;
+  int64_t headers = 0, row_flags = 0, counts = 0, num_messages = 0, kinds = 0;
   int64_t returned = 0, return_flags = 0, weights = 0;
   int64_t bank_bytes = 0;
 
@@ -85,7 +87,8 @@ struct CudaLowLatencyLayout {
     l.row_flags = l.headers + align(8 * messages * (topk + 2));
     l.counts = l.row_flags + align(8 * messages * l.num_parts);
     l.num_messages = l.counts + align(8 * max_local * num_ranks);
-    l.returned = l.num_messages + align(8 * num_ranks);
+    l.kinds = l.num_messages + align(8 * num_ranks);
+    l.returned = l.kinds + align(16 * num_ranks);
     l.return_flags = l.returned + max_tokens * topk * l.returned_bytes;
     l.weights = l.return_flags + align(8 * max_tokens * topk * l.num_parts);
     l.bank_bytes = l.weights + align(8 * messages * topk);
@@ -128,6 +131,9 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t num_messages_at(int bank, int source) const {
     return bank * bank_bytes + num_messages + 8 * source;
   }
+  MOEBIUS_HOST_DEVICE constexpr int64_t kind_at(int bank, int source, int word) const {
+    return bank * bank_bytes + kinds + 8 * (2 * source + word);
+  }
   // `selection` is token * K + slot of top-k.
   MOEBIUS_HOST_DEVICE constexpr int64_t returned_at(int bank, int64_t selection) const {
     return bank * bank_bytes + returned + selection * returned_bytes;
@@ -155,6 +161,19 @@ struct CudaLowLatencyLayout {
   }
   MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(beat_at(num_ranks)); }
 };
+
+// What a source sends in a call.  All ranks must send the same, or they would misread each other.
+struct LowLatencyKind {
+  uint32_t row_bytes;    // without scales
+  uint32_t scale_bytes;  // of a row; 65535 stands for more, too
+  uint32_t room;         // the tokens of a rank at most
+};
+
+// A number below 65536 that travels with every call.  Kinds that differ in one field have different
+// tags, since odd factors lose nothing modulo 65536; a test tries those that differ by a cast, too.
+MOEBIUS_HOST_DEVICE constexpr uint32_t kind_tag(const LowLatencyKind& kind) {
+  return (kind.room ^ kind.row_bytes / 2 * 0x6b2fu ^ kind.scale_bytes * 0xd3a5u) & 0xffffu;
+}
 
 // The shared memory of a block of dispatch, as byte offsets.
 struct DispatchSharedMap {
