@@ -234,8 +234,8 @@ class Stages {
     }
     // A machine of a file has other figures, which the measured cases do not stand for.
     static const Machine measured_on = find_machine("h200");
-    return us * measured_correction(deployment_, inner, load_.selections / load_.touched,
-                                    measured_on);
+    return us *
+           measured_correction(deployment_, inner, load_.selections / load_.touched, measured_on);
   }
 
   // ModularKernel decides in the same way, for experts whose second GEMM can be cut.
