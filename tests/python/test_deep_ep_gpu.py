@@ -255,15 +255,17 @@ def calls_that_wait_for_no_gpu(rank: Rank) -> None:
 
 def banks_of_a_busy_gpu(rank: Rank) -> None:
     """A bank is used again while the GPU has not come to the end of the call that had it: handles
-    that are combined twice, hooks that nobody calls, and results that nobody has any more."""
+    that are combined twice, hooks that nobody calls, and rows that nobody has any more.  Handles
+    are kept, since a transfer whose handle is dropped before its hook is called never ends."""
     buffer = rank.buffer
     expected = rank.x.float() * rank.weights.sum(1, keepdim=True)
-    found = []
+    found, handles = [], []
 
     def step(**ends: Any) -> None:
         rows, _, handle, event, hook = buffer.low_latency_dispatch(
             rank.x, rank.ids, TOKENS, EXPERTS, use_fp8=False, **ends
         )
+        handles.append(handle)
         if event.event is not None:
             event.current_stream_wait()
         for zero_copy in (False, True):
