@@ -147,7 +147,7 @@ def _dlpack_types() -> set[int]:
     return {1 << 16 | bits << 8 | codes[name] for name, sizes in known.items() for bits in sizes}
 
 
-# What torch.utils.dlpack.from_dlpack() does with a capsule.
+# This is what torch.utils.dlpack.from_dlpack() calls for a capsule.
 _from_dlpack: Any = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 _word_at = ctypes.c_uint32.from_address
 _known_types = _dlpack_types()

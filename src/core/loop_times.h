@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the time of the parallel loops of a CPU goes, for benchmarks.  Of a loop's time each thread
-// spends a part until it begins its first task, a part at tasks, and a part waiting for the loop to
-// end.  The parts are means over the threads of a loop, so that they add up to its time.
+// LoopClock tells benchmarks where the time of the parallel loops of a CPU goes.  Of a loop's time
+// each thread spends a part until it begins its first task, a part at tasks, and a part waiting for
+// the loop to end.  The parts are means over the threads of a loop, so they add up to its time.
 #pragma once
 
 #include <atomic>

@@ -166,8 +166,8 @@ class LayerCase {
   std::vector<double> flops_;
   std::vector<double> bytes_;
   std::array<std::vector<double>, app::kStages.size()> shares_;
-  // Of a call: outside of parallel loops; and within them, until threads begin, where tasks wait
-  // for each other, and until all threads have ended.
+  // These are the shares of a call that are spent outside of parallel loops, and within them until
+  // threads begin, where tasks wait for each other, and until all threads have ended.
   std::array<std::vector<double>, 4> loop_shares_;
 };
 

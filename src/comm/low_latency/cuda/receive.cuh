@@ -142,7 +142,7 @@ __device__ inline bool find_num_messages(const Args& args,
   return __all_sync(kAllLanes, ok);
 }
 
-// What a warp has found of a message.
+// This is what a warp has found of a message.
 struct Arrived {
   uint32_t placed;  // lane k: the header's word of selection k, or kNotHere
   uint32_t own;     // the first part alone: lane 0 the tag, lane 1 the token
@@ -308,7 +308,7 @@ __device__ __forceinline__ bool receive_part(
   if (arrived.got != Awaited::kHere) {
     return arrived.got == Awaited::kExcluded;
   }
-  // What follows is computed anew rather than kept in registers while the warp waits.
+  // The compiler must compute the following anew, so that the warp keeps none of it while it waits.
   source = ptx::opaque(source);
   slot = ptx::opaque(slot);
   part = ptx::opaque(part);

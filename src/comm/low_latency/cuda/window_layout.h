@@ -162,7 +162,8 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(beat_at(num_ranks)); }
 };
 
-// What a source sends in a call.  All ranks must send the same, or they would misread each other.
+// These sizes say what a source sends in a call.  All ranks must send the same, or they would
+// misread each other.
 struct LowLatencyKind {
   uint32_t row_bytes;    // without scales
   uint32_t scale_bytes;  // of a row; 65535 stands for more, too
