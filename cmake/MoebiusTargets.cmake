@@ -39,6 +39,16 @@ function(moebius_set_common target)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
 
+# moebius_precompile_headers(<target>): parses the headers that most sources include once, in builds for sanitizers
+# only, where it saves a third of the compiler's time. Other builds show that every source includes what it uses.
+function(moebius_precompile_headers target)
+  if(MOEBIUS_SANITIZE)
+    target_precompile_headers(
+      ${target} PRIVATE <algorithm> <atomic> <chrono> <condition_variable> <filesystem> <fmt/format.h> <functional>
+      <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)
+  endif()
+endfunction()
+
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
 #                   [LIBS <libraries>...])
 # Declares the stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
@@ -53,6 +63,7 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
+  moebius_precompile_headers(${target})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
     target_link_libraries(${target} PUBLIC moebius_${stage})
@@ -74,6 +85,7 @@ function(moebius_isa_sources stage isa)
     return()
   endif()
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${MOEBIUS_ISA_FLAGS_${isa}})
+  set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)  # which were compiled without these flags
   target_sources(moebius_${stage} PRIVATE ${ARGN})
   string(TOUPPER ${isa} isa_upper)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)

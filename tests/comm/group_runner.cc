@@ -116,11 +116,13 @@ std::vector<GroupShape> group_shapes() {
   const std::vector<int> sizes = runs_on_mpi()              ? std::vector{num_mpi}
                                  : kind == Kind::kThreads   ? std::vector{1, 2, 3, 4, 8, 64}
                                  : kind == Kind::kProcesses ? std::vector{1, 2, 3, 4, 8}
-                                                            : std::vector{1, 2, 3, 4};
+                                                            : std::vector{1, 4};
+  constexpr int kMostNodes = 16;  // more take long and show nothing else
   std::vector<GroupShape> shapes;
   for (const int num_ranks : sizes) {
     for (const int ranks_per_node : {0, 1, 2, 4}) {
-      if (ranks_per_node < num_ranks) {
+      const int num_nodes = ranks_per_node == 0 ? 1 : num_ranks / ranks_per_node;
+      if (ranks_per_node < num_ranks && num_nodes <= kMostNodes) {
         shapes.push_back({num_ranks, ranks_per_node});
       }
     }
