@@ -265,6 +265,10 @@ int main(int argc, char** argv) {
   if (runs_on_mpi()) {
     start_mpi(&argc, &argv);
   }
+  if (kind != Kind::kThreads) {
+    // Other tests start ranks of their own, or none, whatever the kind.
+    GTEST_FLAG_SET(filter, "*/*:GroupRunner.*:LargeMessages.*");
+  }
   ::testing::InitGoogleTest(&argc, argv);
   if (world_rank > 0) {
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();

@@ -39,8 +39,8 @@ std::string_view runner_name();  // "threads", "processes", "mpi": as Group::nam
 bool runs_on_forked_ranks();     // whose failed expectations run_ranks() turns into errors
 bool runs_on_mpi();
 
-// The shapes that tests go over: 1 to 64 ranks with threads, 1 to 8 with processes, 1 and 4 in groups
-// made otherwise, and the ranks of the job with MPI; each in nodes of several sizes.
+// The shapes that tests go over: 1 to 64 ranks with threads, 1 to 8 with processes, 1 and 4 in
+// groups made otherwise, and the ranks of the job with MPI; each in nodes of several sizes.
 std::vector<GroupShape> group_shapes();
 
 // Throws what a rank threw.  With processes it also throws when a rank did not meet an expectation.
