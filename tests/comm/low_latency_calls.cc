@@ -37,7 +37,9 @@ std::vector<DispatchProblem> low_latency_problems(int num_ranks) {
     for (int64_t& tokens : p.tokens) {
       tokens = std::min(tokens, kMaxTokens);
     }
-    p.hidden = p.hidden == 45 ? 45 : 256;
+    if (p.hidden != 45) {
+      p.hidden = num_ranks > 16 ? 128 : 256;  // windows of many ranks are large
+    }
   }
   return problems;
 }
