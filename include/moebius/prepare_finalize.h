@@ -63,7 +63,8 @@ struct OwnRows {
   // When the transfer begins; x is complete by then.  Unset where prepare does not say.
   std::optional<Event> transfer_begin;
   // [T, H] quantized as quant->a1 says, and scales as in ExpertsInput.  Undefined where tokens are
-  // not quantized before they travel.  Valid until the next prepare of this micro-batch.
+  // not quantized before they travel, or by a static scale.  Valid until the next prepare of this
+  // micro-batch.
   Tensor x;
   Tensor x_scale;
 };

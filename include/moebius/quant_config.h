@@ -55,7 +55,8 @@ struct GroupShape {
 struct QuantDesc {
   std::optional<QuantFormat> format;  // nullopt: not quantized
   std::optional<GroupShape> shape;
-  // Activation: static scale, f32 [1] (or [L] for a2); for one per row see calls_bring_scales.
+  // Activation: static scale, f32 [1] (or [L] for a2); for one per row see calls_bring_scales.  One
+  // scale of a1 is the same on all ranks that send rows to each other, since rows travel quantized.
   // Weight: f32/bf16/f16 per tensor [L], per channel [L, N], per block [L, row blocks, col blocks],
   // per group [L, N, ceil(K/g)]; e8m0 [L, N, ceil(K/32)] (mx); e4m3 [L, N, ceil(K/16)] (nvfp4).
   // Row blocks of a gated w1 never straddle gate and up: each half has its own ceil(I/row) blocks.

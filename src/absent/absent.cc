@@ -221,6 +221,9 @@ void cuda_clear_rows_after(const Tensor& rows, const Tensor&, const Stream&) {
 void cuda_fill(const Tensor& tensor, uint32_t, const Stream&) {
   refuse(tensor);
 }
+void cuda_fill(const Tensor& tensor, const Tensor&, const Stream&) {
+  refuse(tensor);
+}
 void cuda_copy_counts(const Tensor& from, const Tensor&, const Stream&) {
   refuse(from);
 }

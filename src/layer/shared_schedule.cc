@@ -65,7 +65,7 @@ void SharedSchedule::run_beside(int max_sms) {
 void SharedSchedule::run(const CallContext& context) const {
   const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
                            Profile::Track::kShared);
-  // Equal specs are enough: rows that are quantized before they travel have no static scales.
+  // Equal specs are enough: rows that prepare hands over have no static scales.
   const auto& spec = work_.experts->quant_spec();
   const bool has_rows = own_rows_.x && spec && spec == activation_spec(work_.routed_quant->a1);
   SharedExpertsInput input{.hidden = work_.hidden, .chunk_tokens = work_.chunk_tokens};

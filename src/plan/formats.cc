@@ -86,6 +86,9 @@ Formats stored_formats(const checkpoint::WeightScheme& stored, bool quantize_act
   if (stored.activations == checkpoint::ActivationScheme::kNvfp4) {
     tensors.a1_gscale = tensors.a2_gscale = Tensor::zeros({1}, DType::kF32);
   }
+  if (stored.activations == checkpoint::ActivationScheme::kPerTensor) {
+    tensors.a1_scale = tensors.a2_scale = Tensor::zeros({1}, DType::kF32);
+  }
   Formats formats;
   formats.name = checkpoint::computed_as(stored, quantize_activations);
   formats.quant = checkpoint::stored_quant_config(stored, quantize_activations, tensors);

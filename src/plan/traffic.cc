@@ -9,6 +9,7 @@
 #include "comm/routing/route.h"
 #include "comm/routing/row_layout.h"
 #include "experts/quantized_rows.h"
+#include "layer/prepare_finalize/prepare_rows.h"
 #include "layer/rows/token_slices.h"
 
 namespace moebius::plan {
@@ -198,6 +199,16 @@ class Counter {
   std::vector<RankTraffic> ranks_;
 };
 
+// The values and scales of a row that travels.  One static scale of all rows stays behind.
+LowLatencyRow row_on_its_way(All2AllBackend backend, const Deployment& d) {
+  if (!travels_quantized(backend, d.formats)) {
+    return {row_bytes(d), 0};
+  }
+  const QuantizeSpec& spec = *d.formats.activations;
+  const int64_t values = d.layer.hidden * bits(storage_dtype(spec.format)) / 8;
+  return {values, has_one_static_scale(spec, d.formats.quant.a1) ? 0 : coded_row_bytes(d) - values};
+}
+
 }  // namespace
 
 std::vector<RankTraffic> traffic(All2AllBackend backend,
@@ -212,11 +223,9 @@ std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment
 }
 
 std::vector<int64_t> high_throughput_payloads(const Deployment& d) {
-  if (!travels_quantized(All2AllBackend::kHighThroughput, d.formats)) {
-    return {row_bytes(d)};
-  }
-  const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
-  return {values, coded_row_bytes(d) - values};
+  const LowLatencyRow row = row_on_its_way(All2AllBackend::kHighThroughput, d);
+  return row.scale_bytes == 0 ? std::vector{row.value_bytes}
+                              : std::vector{row.value_bytes, row.scale_bytes};
 }
 
 RowLayout high_throughput_layout(const Deployment& d) {
@@ -225,11 +234,7 @@ RowLayout high_throughput_layout(const Deployment& d) {
 }
 
 LowLatencyRow low_latency_row(const Deployment& d) {
-  if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
-    return {row_bytes(d), 0};
-  }
-  const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
-  return {values, coded_row_bytes(d) - values};
+  return row_on_its_way(All2AllBackend::kLowLatency, d);
 }
 
 int64_t low_latency_tokens() {
@@ -253,13 +258,13 @@ bool travels_quantized(All2AllBackend backend, const Formats& formats) {
   if (backend == All2AllBackend::kNone) {  // nothing travels
     return takes_codes(spec.format);
   }
-  return !spec.group.is_per_tensor();
+  return !spec.group.is_per_tensor() || has_one_static_scale(spec, formats.quant.a1);
 }
 
 double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
   const int64_t topk = d.layer.routing.topk;
-  const auto payload = static_cast<double>(
-      travels_quantized(backend, d.formats) ? coded_row_bytes(d) : row_bytes(d));
+  const LowLatencyRow row = row_on_its_way(backend, d);
+  const auto payload = static_cast<double>(row.value_bytes + row.scale_bytes);
   switch (backend) {
     case All2AllBackend::kNone:
       return 0;

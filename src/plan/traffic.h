@@ -42,9 +42,9 @@ std::vector<RankTraffic> traffic(All2AllBackend backend,
 // Outputs are in the layer's dtype.
 std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment& deployment);
 
-// The most tokens of a rank in one call of low latency; longer calls are cut.
 // How rows travel by low latency.
 LowLatencyRow low_latency_row(const Deployment& deployment);
+// The most tokens of a rank in one call of low latency; longer calls are cut.
 int64_t low_latency_tokens();
 LowLatencyOptions low_latency_options(const Deployment& deployment);
 

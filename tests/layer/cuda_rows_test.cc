@@ -85,6 +85,10 @@ TEST_F(CudaRows, FillsAndCounts) {
   for (const int64_t n : {1, 1000, 5'000'000}) {
     expect_same_on_gpu(Tensor::zeros({n}, DType::kF32),
                        [&](const Place& place, const Tensor& y) { fill(y, 1.5f, place.stream); });
+    const Tensor value = random_tensor({1}, DType::kF32, 3);
+    expect_same_on_gpu(Tensor::zeros({n}, DType::kF32), [&](const Place& place, const Tensor& y) {
+      fill(y, place.take(value), place.stream);
+    });
     expect_same_on_gpu(Tensor::zeros({n}, DType::kI32),
                        [&](const Place& place, const Tensor& y) { fill(y, -1, place.stream); });
   }

@@ -28,9 +28,13 @@ std::vector<Sent> schemes() {
   QuantTensors nvfp4;
   nvfp4.a1_gscale = Tensor::zeros({1}, DType::kF32);
   nvfp4.a1_gscale.data<float>()[0] = 100.0f;
+  QuantTensors fp8;
+  fp8.a1_scale = fp8.a2_scale = Tensor::zeros({1}, DType::kF32);
+  fp8.a1_scale.data<float>()[0] = fp8.a2_scale.data<float>()[0] = 0.01f;
   const int64_t h = kHidden;
   return {{"none", {}, 2 * h},
           {"fp8 blocks", QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128}), h + h / 32},
+          {"fp8 with a static scale", QuantConfig::fp8_w8a8(fp8), h},
           {"fp8 tokens", QuantConfig::fp8_w8a8({}, true, true), h + 4},
           {"int8 tokens", QuantConfig::int8_w8a8({}, true), h + 4},
           {"mxfp8", QuantConfig::ocp_mx(QuantFormat::kMxfp8, {}), h + h / 32},

@@ -42,6 +42,9 @@ QuantConfig quant_of(const Formats& formats) {
   }
   switch (const QuantFormat format = formats.activations->format; format) {
     case QuantFormat::kFp8:
+      if (formats.quant.a1.scale) {
+        return formats.quant;
+      }
       return QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128});
     case QuantFormat::kInt8:
       return QuantConfig::int8_w8a8({}, true);
@@ -98,13 +101,27 @@ Moved move_rows(Group& group,
           after.inter_node_bytes - before.inter_node_bytes};
 }
 
+// As find_formats, and "fp8_static": what a file with one static scale of activations has.
+Formats formats_of(const std::string& name, const LayerShape& layer) {
+  if (name != "fp8_static") {
+    return find_formats(name, layer);
+  }
+  checkpoint::WeightScheme scheme;
+  scheme.stored = checkpoint::WeightFormat::kFp8Tensor;
+  scheme.format = QuantFormat::kFp8;
+  scheme.activations = checkpoint::ActivationScheme::kPerTensor;
+  const Formats formats = stored_formats(scheme, /*quantize_activations=*/true);
+  *formats.quant.a1.scale.data<float>() = 1.0f;
+  return formats;
+}
+
 class TrafficOf : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TrafficOf, BackendsIsWhatGroupsCount) {
   const Case& c = GetParam();
   constexpr int kRanks = 4;
   Deployment d = small_deployment(kRanks, c.ranks_per_node, 37);
-  d.formats = find_formats(c.quant, d.layer);
+  d.formats = formats_of(c.quant, d.layer);
   d.low_latency_sum = c.sum;
   const QuantConfig quant = quant_of(d.formats);
   std::vector<std::vector<int32_t>> ids;
@@ -142,6 +159,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                          ::testing::Values(Case{kAg, "none", 0},
                                            Case{kAg, "none", 2},
                                            Case{kAg, "fp8", 2},
+                                           Case{kAg, "fp8_static", 2},
                                            Case{kAg, "int8", 2},
                                            Case{kAg, "mxfp4", 2},
                                            Case{kAg, "nvfp4", 0},
@@ -152,6 +170,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Case{kHt, "fp8", 2},
                                            Case{kHt, "int8", 2},
                                            Case{kHt, "fp8", 3},
+                                           Case{kHt, "fp8_static", 2},
                                            Case{kHt, "mxfp4", 2},
                                            Case{kHt, "nvfp4", 0},
                                            Case{kLl, "none", 0},
@@ -159,6 +178,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Case{kLl, "fp8", 0, LowLatencySum::kRanks},
                                            Case{kLl, "none", 2},
                                            Case{kLl, "fp8", 0},
+                                           Case{kLl, "fp8_static", 0},
+                                           Case{kLl, "fp8_static", 2},
                                            Case{kLl, "mxfp4", 0},
                                            Case{kLl, "nvfp4", 2},
                                            Case{kLl, "fp8", 3}),

@@ -133,7 +133,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else {
     quantize_rows(x, *spec, input.quant->a1, {own_values, own_scale}, context.stream);
     result.x = gather(own_values, all_values);
-    result.x_scale = per_tensor ? own_scale : gather(own_scale, all_scale);
+    result.x_scale = per_tensor ? input.quant->a1.scale.view({1, 1}) : gather(own_scale, all_scale);
   }
   if (monolithic_) {
     result.router_logits = gather(input.router_logits, all_logits);

@@ -62,9 +62,11 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
         transport_(std::move(transport)) {}
 
   // Rows that are quantized after arrival cannot come in waves, because all must be here first.
+  // Those with one static scale do not, because no kernel of the experts takes them so.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
     const auto spec = rows_quant_spec(quant, defer_input_quant);
-    return traits().takes_columns && !capacity_ && (!spec || quantizes_by_row(*spec, quant.a1));
+    return traits().takes_columns && !capacity_ &&
+           (!spec || (quantizes_by_row(*spec, quant.a1) && !has_one_static_scale(*spec, quant.a1)));
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
@@ -133,15 +135,19 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   const Tensor x = weighted_input(input, context);
   const auto spec = travel_quant_spec(input);
   const bool before = spec && quantizes_by_row(*spec, input.quant->a1);
+  const bool scales_travel = before && !has_one_static_scale(*spec, input.quant->a1);
   DispatchInput request;
   request.topk_ids = input.topk_ids;
   request.topk_weights = input.topk_weights;
   if (before) {
     const QuantizedRows rows = quantize_to_workspace(x, *spec, input.quant->a1, context);
-    request.payloads = {rows.values, rows.scale};
-    if (hands_over_own_rows(input)) {
-      input.own_rows->x = rows.values;
-      input.own_rows->x_scale = rows.scale;
+    request.payloads = {rows.values};
+    if (scales_travel) {
+      request.payloads.push_back(rows.scale);
+      if (hands_over_own_rows(input)) {
+        input.own_rows->x = rows.values;
+        input.own_rows->x_scale = rows.scale;
+      }
     }
   } else {
     request.payloads = {x};
@@ -162,7 +168,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
       std::make_shared<Pending<DispatchOutput>>(start_dispatch(std::move(request), context));
   const QuantDesc a1 = input.quant->a1;
 
-  return {pending->hook, [this, pending, before, has_lora, first_extra, spec, a1, context] {
+  return {pending->hook,
+          [this, pending, before, scales_travel, has_lora, first_extra, spec, a1, context] {
             DispatchOutput received = pending->receive();
             handles_[context.microbatch] = received.handle;
             PrepareResult result;
@@ -177,7 +184,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
               clear_rows_after(result.x, received.num_rows, context.stream);
             }
             if (before) {
-              result.x_scale = received.payloads[1];
+              result.x_scale = scales_travel ? received.payloads[1] : a1.scale.view({1, 1});
             } else if (spec) {
               const QuantizedRows rows = quantize_to_workspace(result.x, *spec, a1, context);
               result.x = rows.values;

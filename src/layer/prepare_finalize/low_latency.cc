@@ -38,8 +38,9 @@ bool quantizes_tokens(const QuantizeSpec& spec,
     return false;
   }
   const QuantizedSpecs specs = quantized_specs(spec, 1, hidden);
+  const int64_t num_scales = has_one_static_scale(spec, a1) ? 0 : specs.scale.shape.numel();
   const LowLatencyRow row{row_bytes(specs.values.dtype, hidden),
-                          row_bytes(specs.scale.dtype, specs.scale.shape.numel())};
+                          row_bytes(specs.scale.dtype, num_scales)};
   return row.value_bytes % 2 == 0 && row.bytes() <= most_bytes;
 }
 
@@ -166,16 +167,27 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   auto spec = cast == LowLatencyCast::kNone ? travel_quant_spec(input) : std::nullopt;
   const int64_t most_bytes = LowLatencyLayout::make(options_, group_.size()).max_row_bytes();
   const bool before = spec && quantizes_tokens(*spec, a1, options_.hidden, most_bytes);
+  const bool is_static = before && has_one_static_scale(*spec, a1);
   if (input.defer_input_quant && !before) {
     spec.reset();
   }
+  Tensor static_scales;  // one and the same for each expert
   if (before) {
-    const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
-    rows.x = quantized.values;
-    rows.x_scale = quantized.scale;
-    if (goes_in_halves(context) && hands_over_own_rows(input)) {
-      input.own_rows->x = quantized.values;
-      input.own_rows->x_scale = quantized.scale;
+    const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
+    const TensorSpec of_experts{{is_static ? num_local_experts_ : 0, 1, 1}, DType::kF32};
+    const auto [values, scale, scales] =
+        context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale, of_experts});
+    quantize_rows(x, *spec, a1, {values, scale}, context.stream);
+    rows.x = values;
+    if (is_static) {
+      static_scales = scales;
+      fill(static_scales, a1.scale, context.stream);
+    } else {
+      rows.x_scale = scale;
+      if (goes_in_halves(context) && hands_over_own_rows(input)) {
+        input.own_rows->x = values;
+        input.own_rows->x_scale = scale;
+      }
     }
   }
   if (input.own_rows != nullptr && goes_in_halves(context)) {
@@ -198,12 +210,13 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const int64_t selections = input.topk_ids.numel() * group_.size();
   const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 
-  return {pending->hook, [this, pending, call, spec, a1, before, has_lora, expected_rows, context] {
+  return {pending->hook,
+          [this, pending, call, spec, a1, before, static_scales, has_lora, expected_rows, context] {
             const LowLatencyDispatchOutput received = pending->receive();
             calls_[context.microbatch] = {received.handle, call.topk_ids, call.topk_weights};
             PrepareResult result;
             result.x = received.x;
-            result.x_scale = received.x_scale;
+            result.x_scale = static_scales ? static_scales : received.x_scale;
             result.expert_num_tokens = received.expert_num_tokens;
             result.expected_rows = std::max<int64_t>(1, expected_rows);
             if (has_lora) {

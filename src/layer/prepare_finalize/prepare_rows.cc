@@ -96,9 +96,16 @@ std::optional<QuantizeSpec> travel_quant_spec(const PrepareInput& input) {
 }
 
 bool quantizes_by_row(const QuantizeSpec& spec, const QuantDesc& a1) {
+  if (has_one_static_scale(spec, a1)) {
+    return true;
+  }
   return spec.group.row == 1 && !a1.scale &&
          (spec.format != QuantFormat::kNvfp4 || spec.global_scale_per_row ||
           (a1.alpha_or_gscale && a1.alpha_or_gscale.numel() == 1));
+}
+
+bool has_one_static_scale(const QuantizeSpec& spec, const QuantDesc& a1) {
+  return spec.group.is_per_tensor() && a1.scale && a1.scale.numel() == 1;
 }
 
 QuantizedRows quantize_to_workspace(const Tensor& x,

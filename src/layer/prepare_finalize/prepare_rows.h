@@ -65,6 +65,8 @@ std::optional<QuantizeSpec> travel_quant_spec(const PrepareInput& input);
 // Whether the scales of a row depend on nothing but this row and what every rank has, so that it
 // can be quantized before it leaves.
 bool quantizes_by_row(const QuantizeSpec& spec, const QuantDesc& a1);
+// Whether that is one static scale, which then does not travel.
+bool has_one_static_scale(const QuantizeSpec& spec, const QuantDesc& a1);
 
 // x [rows, H] quantized into the workspace kPrepare, by the static scale if `desc` has one.
 QuantizedRows quantize_to_workspace(const Tensor& x,

@@ -230,4 +230,11 @@ void fill(const Tensor& tensor, float value, const Stream& stream) {
   std::fill_n(tensor.data<float>(), tensor.numel(), value);
 }
 
+void fill(const Tensor& tensor, const Tensor& value, const Stream& stream) {
+  if (tensor.device().is_cuda()) {
+    return cuda_fill(tensor, value, stream);
+  }
+  std::fill_n(tensor.data<float>(), tensor.numel(), *value.data<float>());
+}
+
 }  // namespace moebius

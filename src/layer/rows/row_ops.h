@@ -42,6 +42,8 @@ void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const
 // Sets every element of an i32 or an f32 tensor to value.
 void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
+// The same with value f32 [1].
+void fill(const Tensor& tensor, const Tensor& value, const Stream& stream);
 // Sets the rows from *num_rows (i32 [1]) on to zero.  rows [N, H], with elements of 2 or 4 bytes.
 void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
 // Row r of joined [M, n + 4] = row r of scales [M, n], which have one byte each, and then the bytes

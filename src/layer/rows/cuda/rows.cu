@@ -153,6 +153,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads) fill_kernel(float* out, int64_t n, const float* value) {
+  for (int64_t i = thread_index(); i < n; i += num_threads()) {
+    out[i] = *value;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     map_ids_kernel(Ids ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
@@ -260,6 +266,11 @@ void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Str
 
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& on) {
   cuda::fill_words(tensor.raw(), tensor.numel(), bits, on.native_handle(), on.device().index);
+}
+
+void cuda_fill(const Tensor& tensor, const Tensor& value, const Stream& on) {
+  launch("fill_kernel", fill_kernel, tensor.numel(), on, tensor.data<float>(), tensor.numel(),
+         value.data<float>());
 }
 
 void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {

@@ -24,6 +24,7 @@ void cuda_gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, cons
 void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
 // Sets every element of an i32 or f32 tensor to the value with these bits.
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& stream);
+void cuda_fill(const Tensor& tensor, const Tensor& value, const Stream& stream);
 // to i32 [..] = from.
 void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
 // local i32 [..] = map[ids], or -1 for ids that are masked or not in the map.
