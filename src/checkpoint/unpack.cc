@@ -12,72 +12,192 @@ namespace moebius::checkpoint {
 namespace {
 
 constexpr int64_t kLine = 64;  // bytes of a cache line
+// So many bytes of each row are taken before the next rows, so that either side is walked in pieces
+// of several lines, whichever of them has its rows farther apart.  One line is up to 1.4 times
+// slower for results with rows of 2048 bytes, and whole rows are for sources with such rows.
+constexpr int64_t kBandBytes = 512;
 
-// Tiles are as wide and as high as a cache line has elements, so that whole lines are read and
-// written.  Word has the size of an element.  Why memcpy: either side may be unaligned.
-template <typename Word>
-void transpose(const std::byte* src,
-               int64_t src_stride,
-               std::byte* dst,
-               int64_t dst_stride,
-               int64_t rows,
-               int64_t cols) {
-  constexpr int64_t kWord = sizeof(Word);
-  constexpr int64_t kTile = kLine / kWord;
-  using Tile = std::array<std::array<Word, size_t{kTile}>, size_t{kTile}>;
-  Tile in;
-  Tile out;
-  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
-    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
-      const std::byte* from = src + c0 * src_stride + r0 * kWord;
-      std::byte* to = dst + r0 * dst_stride + c0 * kWord;
-      const int64_t num_rows = std::min(kTile, rows - r0);
-      const int64_t num_cols = std::min(kTile, cols - c0);
-      if (num_rows < kTile || num_cols < kTile) {
-        for (int64_t r = 0; r < num_rows; ++r) {
-          for (int64_t c = 0; c < num_cols; ++c) {
-            std::memcpy(to + r * dst_stride + c * kWord, from + c * src_stride + r * kWord, kWord);
-          }
-        }
-        continue;
-      }
-      for (size_t c = 0; c < kTile; ++c, from += src_stride) {
-        std::memcpy(in[c].data(), from, kLine);
-        __builtin_prefetch(from + kTile * src_stride);  // the next tile's
-      }
-      for (size_t r = 0; r < kTile; ++r) {
-        for (size_t c = 0; c < kTile; ++c) {
-          out[r][c] = in[c][r];
-        }
-      }
-      for (size_t r = 0; r < kTile; ++r) {
-        std::memcpy(to + static_cast<int64_t>(r) * dst_stride, out[r].data(), kLine);
-      }
+// Why vectors are spelled out: as loops over elements all of this stayed scalar.
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kBlockRows = 8;
+template <typename Element>
+using Vector __attribute__((vector_size(kVectorBytes))) = Element;
+template <typename Element>
+using Block = Vector<Element>[kBlockRows];
+
+template <typename Element>
+Vector<Element> load(const std::byte* from) {
+  Vector<Element> result;
+  std::memcpy(&result, from, sizeof(result));
+  return result;
+}
+
+// The elements of a and b in turn: those of their first halves, and those of their second ones.
+Vector<uint8_t> interleave_low(Vector<uint8_t> a, Vector<uint8_t> b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+Vector<uint8_t> interleave_high(Vector<uint8_t> a, Vector<uint8_t> b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+}
+Vector<uint16_t> interleave_low(Vector<uint16_t> a, Vector<uint16_t> b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+Vector<uint16_t> interleave_high(Vector<uint16_t> a, Vector<uint16_t> b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+Vector<uint32_t> interleave_low(Vector<uint32_t> a, Vector<uint32_t> b) {
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+}
+Vector<uint32_t> interleave_high(Vector<uint32_t> a, Vector<uint32_t> b) {
+  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+
+// Eight rows of a vector become columns of eight elements, which follow each other.
+// Why this transposes them: to take the elements of an array's halves in turn rotates the bits of
+// their indices to the left by one, and the upper three bits are the row.
+template <typename Element>
+void transpose(Block<Element>& v) {
+  for (int bit = 0; bit < 3; ++bit) {
+    Block<Element> from;
+    std::copy(std::begin(v), std::end(v), std::begin(from));
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] = interleave_low(from[i], from[i + 4]);
+      v[2 * i + 1] = interleave_high(from[i], from[i + 4]);
     }
   }
 }
 
-constexpr int kNibbles = 8;  // of a word
-constexpr int kLanes = 16;   // words that are taken side by side: a cache line
-constexpr int kSteps = 16;   // words of a row that are written side by side: another
-constexpr int64_t kWordBytes = 4;
+// Stores column c of a transposed block.
+template <typename Element>
+void store_column(std::byte* to, const Block<Element>& v, int64_t c) {
+  constexpr int64_t kBytes = kBlockRows * int64_t{sizeof(Element)};
+  std::memcpy(to, reinterpret_cast<const std::byte*>(v) + c * kBytes, kBytes);
+}
 
-using Lanes = std::array<uint32_t, kLanes>;
+// A tile is kRows rows of a line, and so is what it becomes.  A step turns kStepRows of its rows
+// into as many columns, which begin at `to`; the rows of `to` are lines.
 
-// Swaps the elements (i, p + Distance) and (i + Distance, p) of 8 x 8 nibbles, where word i has the
-// nibbles (i, 0..7).
-template <int Distance>
-void swap_nibbles(std::array<Lanes, kNibbles>& a, uint32_t low) {
-  for (int i = 0; i < kNibbles; ++i) {
-    if ((i & Distance) != 0) {
-      continue;
+// Elements of 1, 2 or 4 bytes.
+template <typename Element>
+struct Elements {
+  static constexpr int64_t kRows = kLine / sizeof(Element);
+  static constexpr int64_t kStepRows = kBlockRows;
+
+  static void step(const std::byte* from, int64_t stride, std::byte* to) {
+    constexpr int64_t kColumns = kVectorBytes / sizeof(Element);
+    for (int64_t part = 0; part < kLine / kVectorBytes; ++part) {
+      Block<Element> v;
+      for (int64_t i = 0; i < kBlockRows; ++i) {
+        v[i] = load<Element>(from + i * stride + part * kVectorBytes);
+      }
+      transpose<Element>(v);
+      for (int64_t c = 0; c < kColumns; ++c) {
+        store_column<Element>(to + (part * kColumns + c) * kLine, v, c);
+      }
     }
-    Lanes& upper = a[static_cast<size_t>(i)];
-    Lanes& lower = a[static_cast<size_t>(i + Distance)];
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const uint32_t moved = ((upper[lane] >> (4 * Distance)) ^ lower[lane]) & low;
-      lower[lane] ^= moved;
-      upper[lane] ^= moved << (4 * Distance);
+  }
+};
+
+// Words of eight nibbles in AWQ's order.
+struct AwqWords {
+  static constexpr int64_t kRows = 2 * kLine;
+  static constexpr int64_t kStepRows = 2 * kBlockRows;
+
+  // The first of two rows gets the low nibbles of both, and the second one gets the high ones.
+  static void swap_nibbles(Vector<uint8_t>& first, Vector<uint8_t>& second) {
+    using Words = Vector<uint16_t>;  // no processor shifts single bytes
+    const Words moved = (((Words)first >> 4) ^ (Words)second) & 0x0f0f;
+    first ^= (Vector<uint8_t>)(moved << 4);
+    second ^= (Vector<uint8_t>)moved;
+  }
+
+  static void step(const std::byte* from, int64_t stride, std::byte* to) {
+    constexpr int64_t kWords = kVectorBytes / 4;
+    for (int64_t part = 0; part < kLine / kVectorBytes; ++part) {
+      Block<uint8_t> low;
+      Block<uint8_t> high;
+      const std::byte* row = from + part * kVectorBytes;
+      for (int64_t i = 0; i < kBlockRows; ++i, row += 2 * stride) {
+        low[i] = load<uint8_t>(row);
+        high[i] = load<uint8_t>(row + stride);
+        swap_nibbles(low[i], high[i]);
+      }
+      transpose<uint8_t>(low);
+      transpose<uint8_t>(high);
+      for (int64_t word = 0; word < kWords; ++word) {
+        std::byte* rows = to + (part * kWords + word) * 8 * kLine;
+        for (int64_t i = 0; i < 4; ++i) {
+          store_column<uint8_t>(rows + kAwqOrder[2 * i] * kLine, low, 4 * word + i);
+          store_column<uint8_t>(rows + kAwqOrder[2 * i + 1] * kLine, high, 4 * word + i);
+        }
+      }
+    }
+  }
+};
+
+template <bool kWrites>
+void prefetch(const std::byte* at, int64_t stride, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r, at += stride) {
+    __builtin_prefetch(at, kWrites);
+  }
+}
+
+// Why inline: where `bytes` is constant, a row is a few instructions.
+inline void copy_rows(const std::byte* from,
+                      int64_t from_stride,
+                      std::byte* to,
+                      int64_t to_stride,
+                      int64_t rows,
+                      int64_t bytes) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * to_stride, from + r * from_stride, static_cast<size_t>(bytes));
+  }
+}
+
+// Transposes `rows` rows of `row_bytes` bytes.  Tiles at the edges are copied into whole ones
+// first. Why results go through `out`: each line of dst is then written at once.
+template <typename Tile>
+void transpose_tiles(const std::byte* src,
+                     int64_t src_stride,
+                     int64_t rows,
+                     int64_t row_bytes,
+                     std::byte* dst,
+                     int64_t dst_stride) {
+  const auto out_row = [](int64_t byte) { return byte * Tile::kRows / kLine; };
+  const auto out_byte = [](int64_t row) { return row * kLine / Tile::kRows; };
+  alignas(kLine) std::array<std::byte, Tile::kRows * kLine> out;
+  alignas(kLine) std::array<std::byte, Tile::kRows * kLine> padded{};
+  for (int64_t band = 0; band < row_bytes; band += kBandBytes) {
+    const int64_t band_end = std::min(row_bytes, band + kBandBytes);
+    for (int64_t row = 0; row < rows; row += Tile::kRows) {
+      const int64_t num_rows = std::min(Tile::kRows, rows - row);
+      for (int64_t at = band; at < band_end; at += kLine) {
+        const int64_t num_bytes = std::min(kLine, band_end - at);
+        const bool is_whole = num_rows == Tile::kRows && num_bytes == kLine;
+        const std::byte* from = src + row * src_stride + at;
+        std::byte* to = dst + out_row(at) * dst_stride + out_byte(row);
+        int64_t stride = src_stride;
+        if (!is_whole) {
+          copy_rows(from, stride, padded.data(), kLine, num_rows, num_bytes);
+          from = padded.data();
+          stride = kLine;
+        }
+        // From a row of this tile to that of the next one.
+        const int64_t next = at + kLine < band_end ? kLine : Tile::kRows * src_stride - (at - band);
+        for (int64_t r = 0; r < num_rows; r += Tile::kStepRows) {
+          if (is_whole) {
+            prefetch<false>(from + r * stride + next, stride, Tile::kStepRows);
+            prefetch<true>(to + r * dst_stride, dst_stride, Tile::kStepRows);
+          }
+          Tile::step(from + r * stride, stride, out.data() + out_byte(r));
+        }
+        if (is_whole) {
+          copy_rows(out.data(), kLine, to, dst_stride, Tile::kRows, kLine);
+        } else {
+          copy_rows(out.data(), kLine, to, dst_stride, out_row(num_bytes), out_byte(num_rows));
+        }
+      }
     }
   }
 }
@@ -91,13 +211,14 @@ void transpose_elements(int64_t element_bytes,
                         int64_t dst_stride,
                         int64_t rows,
                         int64_t cols) {
+  const int64_t row_bytes = rows * element_bytes;
   if (element_bytes == 1) {
-    transpose<uint8_t>(src, src_stride, dst, dst_stride, rows, cols);
+    transpose_tiles<Elements<uint8_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
   } else if (element_bytes == 2) {
-    transpose<uint16_t>(src, src_stride, dst, dst_stride, rows, cols);
+    transpose_tiles<Elements<uint16_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
   } else {
     assert(element_bytes == 4);
-    transpose<uint32_t>(src, src_stride, dst, dst_stride, rows, cols);
+    transpose_tiles<Elements<uint32_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
   }
 }
 
@@ -113,51 +234,7 @@ void unpack_awq_words(const std::byte* src,
                       int64_t dst_stride,
                       int64_t words,
                       int64_t cols) {
-  // A tile is 16 words of 128 columns: 128 rows of 64 bytes.
-  constexpr int64_t kTileCols = kSteps * kNibbles;
-  std::array<std::array<uint32_t, kSteps>, kLanes * kNibbles> rows;
-  std::array<Lanes, kNibbles> a{};
-  for (int64_t word = 0; word < words; word += kLanes) {
-    const int64_t lanes = std::min<int64_t>(kLanes, words - word);
-    for (int64_t col = 0; col < cols; col += kTileCols) {
-      const int64_t tile_cols = std::min(kTileCols, cols - col);
-      const bool is_whole = lanes == kLanes && tile_cols == kTileCols;
-      std::byte* to = dst + word * kNibbles * dst_stride + col / 2;
-      for (int64_t step = 0; step * kNibbles < tile_cols; ++step) {
-        const std::byte* from = src + (col + step * kNibbles) * src_stride + word * kWordBytes;
-        const int64_t count = std::min<int64_t>(kNibbles, tile_cols - step * kNibbles);
-        for (int64_t i = 0; i < count; ++i, from += src_stride) {
-          // Why two calls: a constant size is a few instructions.
-          auto& lane = a[static_cast<size_t>(i)];
-          if (is_whole) {
-            std::memcpy(lane.data(), from, kLine);
-            __builtin_prefetch(from + kNibbles * src_stride);  // the next step's
-          } else {
-            std::memcpy(lane.data(), from, static_cast<size_t>(lanes * kWordBytes));
-          }
-        }
-        for (int64_t r = 0; is_whole && r < kNibbles; ++r) {  // lines that the tile writes
-          __builtin_prefetch(to + (step * kNibbles + r) * dst_stride, 1);
-        }
-        swap_nibbles<4>(a, 0x0000ffffu);
-        swap_nibbles<2>(a, 0x00ff00ffu);
-        swap_nibbles<1>(a, 0x0f0f0f0fu);
-        for (size_t i = 0; i < kNibbles; ++i) {
-          for (size_t lane = 0; lane < kLanes; ++lane) {
-            rows[lane * kNibbles + static_cast<size_t>(kAwqOrder[i])][static_cast<size_t>(step)] =
-                a[i][lane];
-          }
-        }
-      }
-      for (int64_t r = 0; r < lanes * kNibbles; ++r, to += dst_stride) {
-        if (is_whole) {
-          std::memcpy(to, rows[static_cast<size_t>(r)].data(), kLine);
-        } else {
-          std::memcpy(to, rows[static_cast<size_t>(r)].data(), static_cast<size_t>(tile_cols / 2));
-        }
-      }
-    }
-  }
+  transpose_tiles<AwqWords>(src, src_stride, cols, words * 4, dst, dst_stride);
 }
 
 }  // namespace moebius::checkpoint
