@@ -691,15 +691,23 @@ MOEBIUS_C_API moebius_status moebius_result_array(moebius_result result,
                                                   const char* name,
                                                   int32_t index,
                                                   moebius_array* array);
-/* So many arrays as DLManagedTensors of DLPack, in one call for moebius_result_array,
- * moebius_array_record_stream and moebius_array_to_dlpack of each; NULL where there is no array.
- * names, indices and managed have num_arrays elements. */
+/* Arrays of a result that are wanted as DLManagedTensors of DLPack. */
+typedef struct moebius_dlpack_arrays {
+  size_t struct_size;
+  int32_t num_arrays;       /* at least 1 */
+  const char* const* names; /* [num_arrays] */
+  const int32_t* indices;   /* [num_arrays] */
+  /* [num_arrays], written: tensors of the caller's, who calls their deleters; NULL where the result
+   * has no array of the name.  After a failed call they are as they were. */
+  void** managed;
+  /* The stream that uses the arrays last: their memory is used again after its work.  NULL stands
+   * for the stream of the dispatch, and in moebius_result_dlpack for a CPU. */
+  moebius_stream user;
+} moebius_dlpack_arrays;
+/* Gives so many arrays, in one call for moebius_result_array, moebius_array_record_stream and
+ * moebius_array_to_dlpack of each. */
 MOEBIUS_C_API moebius_status moebius_result_dlpack(moebius_result result,
-                                                   int32_t num_arrays,
-                                                   const char* const* names,
-                                                   const int32_t* indices,
-                                                   moebius_stream stream,
-                                                   void** managed);
+                                                   const moebius_dlpack_arrays* arrays);
 /* Makes the stream wait until the result is complete; a CPU stream waits in the call.  Needed after
  * calls with is_async, and by other streams. */
 MOEBIUS_C_API moebius_status moebius_result_wait(moebius_result result, moebius_stream stream);
@@ -736,10 +744,20 @@ MOEBIUS_C_API moebius_status
 moebius_high_throughput_create(moebius_group group,
                                const moebius_high_throughput_options* options,
                                moebius_high_throughput* transport);
+typedef struct moebius_layout_input {
+  size_t struct_size;
+  const moebius_tensor* topk_ids; /* i32 or i64 [T, K] global, -1 = masked */
+  /* Memory of the caller's for the arrays; each may be NULL. */
+  const moebius_tensor* tokens_per_rank_into;
+  const moebius_tensor* tokens_per_node_into;
+  const moebius_tensor* tokens_per_expert_into;
+  const moebius_tensor* is_token_in_rank_into;
+} moebius_layout_input;
 /* Counts where tokens go.  Arrays: tokens_per_rank i32 [R], tokens_per_node i32 [nodes],
- * tokens_per_expert i32 [E], is_token_in_rank bool [T, R]. */
+ * tokens_per_expert i32 [E], is_token_in_rank bool [T, R].  `layout` may be NULL where all of them
+ * but tokens_per_node go to memory of the caller's: then there is nothing to destroy. */
 MOEBIUS_C_API moebius_status moebius_high_throughput_layout(moebius_high_throughput transport,
-                                                            const moebius_tensor* topk_ids,
+                                                            const moebius_layout_input* input,
                                                             moebius_stream stream,
                                                             moebius_result* layout);
 
@@ -766,6 +784,9 @@ typedef struct moebius_dispatch_input {
    * moebius_high_throughput_layout counts them. */
   const moebius_tensor* is_token_in_rank;
   const moebius_tensor* tokens_per_expert;
+  /* Arrays of the result that the call gives at once, in place of moebius_result_dlpack; NULL:
+   * none. The first half of a dispatch has no result yet and refuses them. */
+  const moebius_dlpack_arrays* arrays;
 } moebius_dispatch_input;
 /* Arrays: payload (index), topk_ids [M, K] local or -1, topk_weights f32 [M, K], expert_num_tokens
  * i32 [L], expert_counts i64 [L] on the host, num_rows i32 [1] (with a capacity), source_rank and
@@ -782,7 +803,9 @@ moebius_high_throughput_dispatch_start(moebius_high_throughput transport,
                                        moebius_stream stream,
                                        moebius_pending* pending);
 /* Sends payloads along the route of an earlier dispatch of this transport.  Arrays: payload.  Of
- * the input only payloads, previous_cuda_event and is_async are used.  Collective. */
+ * the input only payloads, previous_cuda_event, is_async and arrays are used.  `result` may be NULL
+ * where arrays are given and the call is not asynchronous: then only these have to be destroyed.
+ * Collective. */
 MOEBIUS_C_API moebius_status
 moebius_high_throughput_dispatch_cached(moebius_high_throughput transport,
                                         const moebius_dispatch_input* input,

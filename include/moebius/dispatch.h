@@ -246,8 +246,11 @@ class HighThroughput {
                            bool shares_memory = true);
 
   // Throws InvalidArgument for ids outside [-1, E), naming token and slot.  On CUDA no host waits:
-  // they count nowhere, and a later call, or check(), throws.
-  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const;
+  // they count nowhere, and a later call, or check(), throws.  The tensors of `into` are memory of
+  // the caller's for those of the layout; what is not given is made by the library.
+  DispatchLayout layout(const Tensor& topk_ids,
+                        const Stream& stream,
+                        const DispatchLayout& into = {}) const;
 
   // Outputs own their memory, or share a bank of a window that is not reused while they live.  So
   // any number of results and handles may be alive.  On the GPUs of one node there are 64 banks:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import byref, c_char_p, c_int, c_int32, c_void_p, py_object
+from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_void_p, py_object
 from typing import Any
 
+from . import _structs as s
 from ._library import lib
 from .errors import InvalidArgument, check
 
@@ -44,22 +45,40 @@ _destroy = _DESTRUCTOR(_destroy_unused)
 _no_destructor = _DESTRUCTOR(0)
 
 
+class WantedArrays:
+    """Arrays of a result as a call gives them.  One call at a time may use it."""
+
+    def __init__(self, names: ArrayNames) -> None:
+        self.names = names
+        self.managed = (c_void_p * len(names.keys))()
+        """The DLManagedTensors that the last call has given; None where there is no array."""
+        self.struct = s.DlpackArrays(
+            num_arrays=len(names.keys),
+            names=names._names,
+            indices=names._indices,
+            managed=self.managed,
+        )
+
+
 class ArrayNames:
     """Arrays of a result, by their names and their numbers among those of a name."""
 
     def __init__(self, *keys: tuple[str, int]) -> None:
         self.keys = keys
-        self._count = len(keys)
-        self._names = (c_char_p * self._count)(*[name.encode() for name, _ in keys])
-        self._indices = (c_int32 * self._count)(*[index for _, index in keys])
-        self._managed: Any = c_void_p * self._count
+        self._names = (c_char_p * len(keys))(*[name.encode() for name, _ in keys])
+        self._indices = (c_int32 * len(keys))(*[index for _, index in keys])
+        self._free: list[WantedArrays] = []
 
-    def take_managed(self, result: int, stream: int | None) -> Any:
+    def take_managed(self, result: int, stream: int | None) -> list[int | None]:
         """Their DLManagedTensors, whose last user is the stream; None where there is no array."""
-        managed = self._managed()
-        status = lib.result_dlpack(
-            result, self._count, self._names, self._indices, stream, managed
-        )
+        try:
+            wanted = self._free.pop()
+        except IndexError:
+            wanted = WantedArrays(self)
+        wanted.struct.user = stream
+        status = lib.result_dlpack(result, wanted.struct)
+        managed = wanted.managed[:]
+        self._free.append(wanted)
         if status:
             check(status)
         return managed
@@ -67,6 +86,17 @@ class ArrayNames:
 
 def drop_managed(managed: int) -> None:
     _DELETER.from_address(managed + _DELETERS[0])(managed)
+
+
+def take_counts(managed: int | None, count: int) -> list[int]:
+    """The elements of an i64 [count] on the host, which is then dropped; none where it is None."""
+    if managed is None:
+        return []
+    data = c_void_p.from_address(managed).value
+    assert data is not None
+    counts = (c_int64 * count).from_address(data)[:]
+    drop_managed(managed)
+    return counts
 
 
 def capsule_of(managed: int) -> Any:

@@ -125,17 +125,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "transports_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "transports_destroy": (c_int32, [c_void_p]),
     "result_array": (c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_void_p)]),
-    "result_dlpack": (
-        c_int32,
-        [
-            c_void_p,
-            c_int32,
-            POINTER(c_char_p),
-            POINTER(c_int32),
-            c_void_p,
-            POINTER(c_void_p),
-        ],
-    ),
+    "result_dlpack": (c_int32, [c_void_p, POINTER(s.DlpackArrays)]),
     "result_wait": (c_int32, [c_void_p, c_void_p]),
     "result_event": (c_int32, [c_void_p, POINTER(c_void_p)]),
     "result_destroy": (c_int32, [c_void_p]),
@@ -146,7 +136,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [c_void_p, POINTER(s.HighThroughputOptions), POINTER(c_void_p)],
     ),
-    "high_throughput_layout": (c_int32, [c_void_p, POINTER(s.Tensor), c_void_p, POINTER(c_void_p)]),
+    "high_throughput_layout": (
+        c_int32,
+        [c_void_p, POINTER(s.LayoutInput), c_void_p, POINTER(c_void_p)],
+    ),
     "high_throughput_dispatch": (
         c_int32,
         [c_void_p, POINTER(s.DispatchInput), c_void_p, POINTER(c_void_p)],

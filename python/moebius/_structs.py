@@ -358,6 +358,28 @@ class HighThroughputOptions(Struct):
     ]
 
 
+class DlpackArrays(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("num_arrays", c_int32),
+        ("names", POINTER(c_char_p)),
+        ("indices", POINTER(c_int32)),
+        ("managed", POINTER(c_void_p)),
+        ("user", c_void_p),
+    ]
+
+
+class LayoutInput(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("topk_ids", POINTER(Tensor)),
+        ("tokens_per_rank_into", POINTER(Tensor)),
+        ("tokens_per_node_into", POINTER(Tensor)),
+        ("tokens_per_expert_into", POINTER(Tensor)),
+        ("is_token_in_rank_into", POINTER(Tensor)),
+    ]
+
+
 class DispatchInput(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -377,6 +399,7 @@ class DispatchInput(Struct):
         ("topk_weights_into", POINTER(Tensor)),
         ("is_token_in_rank", POINTER(Tensor)),
         ("tokens_per_expert", POINTER(Tensor)),
+        ("arrays", POINTER(DlpackArrays)),
     ]
 
 

@@ -19,7 +19,7 @@ from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
 from .placement import placement_pointer
-from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view
+from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle
 from .transports import (
     Pending,
     Result,
@@ -212,7 +212,10 @@ class HighThroughput(Handle):
     def layout(self, topk_ids: SupportsDLPack, *, stream: Any = None) -> Layout:
         """Counts where tokens go.  topk_ids i32 or i64 [T, K] are global, -1 = masked."""
         where = stream_handle(stream, topk_ids)
-        handle = create(lib.high_throughput_layout, self._get(), view(topk_ids), where)
+        frame = _LAYOUTS.take()
+        frame.fill(frame.put(0, topk_ids), 0, 0, 0, 0)
+        handle = create(lib.high_throughput_layout, self._get(), frame.struct, where)
+        _LAYOUTS.give_back(frame)
         return Layout(handle or 0, kind_of(topk_ids), where)
 
     def dispatch(
@@ -373,6 +376,7 @@ class HighThroughput(Handle):
 
 # Payloads for which the frames of a dispatch have room.
 _USUAL_PAYLOADS = 4
+_LAYOUTS = Frames(s.LayoutInput, 1)
 _DISPATCHES = Frames(s.DispatchInput, 6 + 2 * _USUAL_PAYLOADS)
 _COMBINES = Frames(s.CombineInput, 6)
 
@@ -433,6 +437,7 @@ class _Dispatch:
             put(3, topk_weights_into),
             put(4, is_token_in_rank),
             put(5, tokens_per_expert),
+            0,
         )
 
     def make(self, function: Any, *route: int) -> int:

@@ -222,11 +222,51 @@ std::optional<DispatchConfig> config_of(int32_t num_sms) {
 }
 
 // A result that the stream waits for, unless the caller does so itself.
-moebius_result give(std::shared_ptr<ResultObject> result, int32_t is_async, const Stream& stream) {
-  if (!read_flag(is_async, "is_async")) {
+moebius_result give(std::shared_ptr<ResultObject> result, bool is_async, const Stream& stream) {
+  if (!is_async) {
     stream.wait(result->event());
   }
   return make_handle(std::move(result));
+}
+
+// What a dispatch gives back, and how.
+struct DispatchGiven {
+  DispatchGiven(const moebius_dispatch_input& given, const Stream& stream)
+      : is_async(read_flag(given.is_async, "is_async")) {
+    if (given.arrays != nullptr) {
+      arrays.emplace(given.arrays, stream);
+      arrays->expect_payloads(given.num_payloads);
+    }
+  }
+
+  // Without a place the caller wants nothing but the arrays.
+  void give(DispatchOutput made,
+            const Using<HighThroughputObject>& used,
+            const Stream& stream,
+            moebius_result* place) const {
+    auto result = std::make_shared<DispatchResult>(std::move(made), used.object());
+    if (arrays) {
+      arrays->give(*result);
+    }
+    if (place == nullptr) {
+      stream.wait(result->event());
+    } else {
+      *place = c_api::give(std::move(result), is_async, stream);
+    }
+  }
+
+  bool is_async;
+  std::optional<WantedArrays> arrays;
+};
+
+DispatchLayout read_into(const moebius_layout_input& given, const Stream& stream) {
+  const auto optional = [&](const moebius_tensor* tensor, std::string_view what) {
+    return read_optional_tensor(tensor, what, stream);
+  };
+  return {.tokens_per_rank = optional(given.tokens_per_rank_into, "tokens_per_rank_into"),
+          .tokens_per_node = optional(given.tokens_per_node_into, "tokens_per_node_into"),
+          .tokens_per_expert = optional(given.tokens_per_expert_into, "tokens_per_expert_into"),
+          .is_token_in_rank = optional(given.is_token_in_rank_into, "is_token_in_rank_into")};
 }
 
 }  // namespace
@@ -256,15 +296,23 @@ moebius_status moebius_high_throughput_create(moebius_group group,
 }
 
 moebius_status moebius_high_throughput_layout(moebius_high_throughput transport,
-                                              const moebius_tensor* topk_ids,
+                                              const moebius_layout_input* input,
                                               moebius_stream stream,
                                               moebius_result* layout) {
   return guarded([&] {
-    moebius_result& place = expect_out(layout, "layout");
     const Using<HighThroughputObject> used(transport);
+    const moebius_layout_input given = read_struct(input, "input");
     const Stream on = read_stream(stream);
-    place = make_handle<ResultObject>(std::make_shared<LayoutResult>(
-        used->transport->layout(read_tensor(topk_ids, "topk_ids", on), on), used.object()));
+    const DispatchLayout into = read_into(given, on);
+    if (!into.tokens_per_rank || !into.tokens_per_expert || !into.is_token_in_rank) {
+      expect_out(layout, "layout");
+    }
+    DispatchLayout made =
+        used->transport->layout(read_tensor(given.topk_ids, "topk_ids", on), on, into);
+    if (layout != nullptr) {
+      *layout =
+          make_handle<ResultObject>(std::make_shared<LayoutResult>(std::move(made), used.object()));
+    }
   });
 }
 
@@ -273,13 +321,12 @@ moebius_status moebius_high_throughput_dispatch(moebius_high_throughput transpor
                                                 moebius_stream stream,
                                                 moebius_result* result) {
   return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
+    expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
     const moebius_dispatch_input given = read_struct(input, "input");
     const Stream on = read_stream(stream);
-    place = give(std::make_shared<DispatchResult>(
-                     used->transport->dispatch(read_input(given, on), on), used.object()),
-                 given.is_async, on);
+    const DispatchGiven back(given, on);
+    back.give(used->transport->dispatch(read_input(given, on), on), used, on, result);
   });
 }
 
@@ -291,6 +338,8 @@ moebius_status moebius_high_throughput_dispatch_start(moebius_high_throughput tr
     moebius_pending& place = expect_out(pending, "pending");
     const Using<HighThroughputObject> used(transport);
     const moebius_dispatch_input given = read_struct(input, "input");
+    expect(given.arrays == nullptr,
+           "arrays are given to the first half of a dispatch, expected NULL");
     const Stream on = read_stream(stream);
     place =
         make_handle<PendingObject>(std::make_shared<PendingResult<DispatchResult, DispatchOutput>>(
@@ -304,17 +353,18 @@ moebius_status moebius_high_throughput_dispatch_cached(moebius_high_throughput t
                                                        moebius_stream stream,
                                                        moebius_result* result) {
   return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
     const Using<HighThroughputObject> used(transport);
     const moebius_dispatch_input given = read_struct(input, "input");
     const auto along = find_dispatch(route, "route", *used);
     const Stream on = read_stream(stream);
+    const DispatchGiven back(given, on);
+    if (!back.arrays || back.is_async) {
+      expect_out(result, "result");
+    }
     CachedDispatchInput cached;
     cached.payloads = read_payloads(given.payloads, given.num_payloads, "payloads", on);
     cached.previous = read_event(given.previous_cuda_event, on);
-    place = give(std::make_shared<DispatchResult>(
-                     used->transport->dispatch_cached(cached, along->handle(), on), used.object()),
-                 given.is_async, on);
+    back.give(used->transport->dispatch_cached(cached, along->handle(), on), used, on, result);
   });
 }
 
@@ -344,9 +394,10 @@ moebius_status moebius_high_throughput_combine(moebius_high_throughput transport
     const auto from = find_dispatch(dispatched, "dispatched", *used);
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(given, on);
+    const bool is_async = read_flag(given.is_async, "is_async");
     const bool is_all_lent =
         call.into && (!call.input.topk_weights || call.input.topk_weights_into);
-    if (!is_all_lent || read_flag(given.is_async, "is_async")) {
+    if (!is_all_lent || is_async) {
       expect_out(result, "result");
     }
     CombineOutput made = used->transport->combine(call.input, from->handle(), on, call.into);
@@ -354,8 +405,7 @@ moebius_status moebius_high_throughput_combine(moebius_high_throughput transport
       on.wait(made.event);
       return;
     }
-    *result =
-        give(std::make_shared<CombineResult>(std::move(made), used.object()), given.is_async, on);
+    *result = give(std::make_shared<CombineResult>(std::move(made), used.object()), is_async, on);
   });
 }
 

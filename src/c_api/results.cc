@@ -3,6 +3,7 @@
 #include "c_api/results.h"
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "c_api/arrays.h"
@@ -22,12 +23,42 @@ struct DropManaged {
 using ManagedTensor = std::unique_ptr<DLManagedTensor, DropManaged>;
 
 Tensor find_array(const ResultObject& result, const char* name, int32_t index) {
-  const std::string wanted = read_text(name, "name");
+  expect(name != nullptr, "name is null, expected a text");
   expect_ge(index, 0, "index");
-  return result.array(wanted, index);
+  return result.array(name, index);
 }
 
 }  // namespace
+
+WantedArrays::WantedArrays(const moebius_dlpack_arrays* given, const Stream& user)
+    : given_(read_struct(given, "arrays")),
+      user_(given_.user == nullptr ? user : read_stream(given_.user)) {
+  expect_ge(given_.num_arrays, 1, "num_arrays");
+  expect_out(given_.managed, "managed");
+  expect(given_.names != nullptr && given_.indices != nullptr,
+         "names or indices are null, expected one of each array");
+}
+
+void WantedArrays::expect_payloads(int32_t num_payloads) const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (given_.names[i] != nullptr && std::string_view(given_.names[i]) == "payload") {
+      expect_le(given_.indices[i], num_payloads - 1, "index of the payload");
+    }
+  }
+}
+
+void WantedArrays::give(const ResultObject& result) const {
+  std::vector<ManagedTensor> made(size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (Tensor array = find_array(result, given_.names[i], given_.indices[i])) {
+      array.record_stream(user_);
+      made[i].reset(to_dlpack(array));
+    }
+  }
+  for (size_t i = 0; i < made.size(); ++i) {
+    given_.managed[i] = made[i].release();
+  }
+}
 
 }  // namespace moebius::c_api
 
@@ -44,29 +75,10 @@ moebius_status moebius_result_array(moebius_result result,
   });
 }
 
-moebius_status moebius_result_dlpack(moebius_result result,
-                                     int32_t num_arrays,
-                                     const char* const* names,
-                                     const int32_t* indices,
-                                     moebius_stream stream,
-                                     void** managed) {
+moebius_status moebius_result_dlpack(moebius_result result, const moebius_dlpack_arrays* arrays) {
   return guarded([&] {
-    expect_ge(num_arrays, 1, "num_arrays");
-    expect_out(managed, "managed");
-    expect(names != nullptr && indices != nullptr,
-           "names or indices are null, expected one of each array");
-    const Using<ResultObject> used(result);
-    const Stream last_user = read_stream(stream);
-    std::vector<ManagedTensor> made(static_cast<size_t>(num_arrays));
-    for (size_t i = 0; i < made.size(); ++i) {
-      if (Tensor array = find_array(*used, names[i], indices[i])) {
-        array.record_stream(last_user);
-        made[i].reset(to_dlpack(array));
-      }
-    }
-    for (size_t i = 0; i < made.size(); ++i) {
-      managed[i] = made[i].release();
-    }
+    const WantedArrays wanted(arrays, read_stream(nullptr));
+    wanted.give(*Using<ResultObject>(result));
   });
 }
 

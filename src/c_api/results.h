@@ -40,6 +40,25 @@ std::shared_ptr<T> find_result(moebius_result handle, std::string_view what) {
   return result;
 }
 
+// Arrays of a result that a caller wants as DLManagedTensors.
+class WantedArrays {
+ public:
+  // `user` stands for the stream that uses them last, unless the struct names one.  Throws
+  // InvalidArgument.
+  WantedArrays(const moebius_dlpack_arrays* given, const Stream& user);
+
+  // Throws InvalidArgument unless they ask only for payloads that there are.
+  void expect_payloads(int32_t num_payloads) const;
+  // Writes all of them, or none where the result throws InvalidArgument.
+  void give(const ResultObject& result) const;
+
+ private:
+  size_t size() const { return static_cast<size_t>(given_.num_arrays); }
+
+  moebius_dlpack_arrays given_;
+  Stream user_;
+};
+
 struct PendingObject : Object {
   static constexpr std::string_view kKind = "pending transfer";
   using Handle = moebius_pending;

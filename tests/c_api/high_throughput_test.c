@@ -5,9 +5,16 @@
 
 enum { R = 4, T = 6, H = 8, E = 8, L = E / R, K = 3 };
 
-static moebius_status dlpack_of(
-    moebius_result result, const char* name, int32_t index, moebius_stream stream, void** managed) {
-  return moebius_result_dlpack(result, 1, &name, &index, stream, managed);
+static moebius_status dlpack_of(moebius_result result,
+                                const char* name,
+                                int32_t index,
+                                void** managed) {
+  const moebius_dlpack_arrays arrays = {.struct_size = sizeof(arrays),
+                                        .num_arrays = 1,
+                                        .names = &name,
+                                        .indices = &index,
+                                        .managed = managed};
+  return moebius_result_dlpack(result, &arrays);
 }
 
 /* The experts of a token; every rank can compute those of all ranks. */
@@ -66,10 +73,62 @@ static const int32_t* ints(const moebius_tensor* tensor) {
   return tensor->data;
 }
 
+/* The counts in memory of the caller's are the same, and nothing has to be destroyed. */
+static void check_layout_into(moebius_high_throughput transport,
+                              const tokens* my,
+                              const moebius_tensor* per_rank,
+                              const moebius_tensor* per_node,
+                              const moebius_tensor* per_expert,
+                              const moebius_tensor* is_in) {
+  int32_t ranks_[R], nodes[1], experts[E];
+  uint8_t in[T * R];
+  memset(in, 0xff, sizeof(in));
+  const moebius_tensor t_ranks = vector_of(ranks_, MOEBIUS_I32, R);
+  const moebius_tensor t_nodes = vector_of(nodes, MOEBIUS_I32, 1);
+  const moebius_tensor t_experts = vector_of(experts, MOEBIUS_I32, E);
+  const moebius_tensor t_in = matrix_of(in, MOEBIUS_BOOL, T, R);
+  moebius_layout_input given = {.struct_size = sizeof(given),
+                                .topk_ids = &my->t_ids,
+                                .tokens_per_rank_into = &t_ranks,
+                                .tokens_per_expert_into = &t_experts,
+                                .is_token_in_rank_into = &t_in};
+  CHECK_OK(moebius_high_throughput_layout(transport, &given, NULL, NULL));
+  CHECK_EQ(memcmp(ranks_, per_rank->data, sizeof(ranks_)), 0);
+  CHECK_EQ(memcmp(experts, per_expert->data, sizeof(experts)), 0);
+  CHECK_EQ(memcmp(in, is_in->data, sizeof(in)), 0);
+  given.tokens_per_node_into = &t_nodes;
+  CHECK_OK(moebius_high_throughput_layout(transport, &given, NULL, NULL));
+  CHECK_EQ(nodes[0], ints(per_node)[0]);
+  /* What has no memory of the caller's is in the result. */
+  moebius_result layout = NULL;
+  moebius_tensor found;
+  given.tokens_per_expert_into = NULL;
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &given, NULL, NULL));
+  CHECK_OK(moebius_high_throughput_layout(transport, &given, NULL, &layout));
+  moebius_array array = array_of(layout, "tokens_per_expert", 0, &found);
+  CHECK_EQ(memcmp(found.data, experts, sizeof(experts)), 0);
+  CHECK_OK(moebius_array_destroy(array));
+  array = array_of(layout, "tokens_per_rank", 0, &found);
+  CHECK(found.data == ranks_);
+  CHECK_OK(moebius_array_destroy(array));
+  CHECK_OK(moebius_result_destroy(layout));
+  moebius_result untouched = UNTOUCHED;
+  given.tokens_per_expert_into = &t_ranks; /* too short */
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &given, NULL, &untouched));
+  const moebius_tensor constant = read_only(t_experts);
+  given.tokens_per_expert_into = &constant;
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &given, NULL, &untouched));
+  given.tokens_per_expert_into = &t_experts;
+  given.is_token_in_rank_into = &my->t_ids; /* of another type */
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &given, NULL, &untouched));
+  CHECK(untouched == UNTOUCHED);
+}
+
 static void check_layout(moebius_high_throughput transport, const tokens* my, int rank) {
   moebius_result layout = NULL;
   moebius_tensor per_rank, per_node, per_expert, is_in;
-  CHECK_OK(moebius_high_throughput_layout(transport, &my->t_ids, NULL, &layout));
+  moebius_layout_input given = {.struct_size = sizeof(given), .topk_ids = &my->t_ids};
+  CHECK_OK(moebius_high_throughput_layout(transport, &given, NULL, &layout));
   const moebius_array arrays[] = {array_of(layout, "tokens_per_rank", 0, &per_rank),
                                   array_of(layout, "tokens_per_node", 0, &per_node),
                                   array_of(layout, "tokens_per_expert", 0, &per_expert),
@@ -92,11 +151,30 @@ static void check_layout(moebius_high_throughput transport, const tokens* my, in
     CHECK_EQ(ints(&per_rank)[to], expected);
   }
   CHECK_EQ(per_node.shape[0], 1);
+  check_layout_into(transport, my, &per_rank, &per_node, &per_expert, &is_in);
   /* A dispatch may be given the layout. */
   moebius_dispatch_input input = my->input;
   moebius_result result = NULL;
   input.layout = layout;
+  const char* const names[] = {"expert_counts", "num_rows"};
+  const int32_t indices[] = {0, 0};
+  void* managed[] = {UNTOUCHED, UNTOUCHED};
+  const moebius_dlpack_arrays wanted = {.struct_size = sizeof(wanted),
+                                        .num_arrays = 2,
+                                        .names = names,
+                                        .indices = indices,
+                                        .managed = managed};
+  input.arrays = &wanted; /* and give arrays at once */
   CHECK_OK(moebius_high_throughput_dispatch(transport, &input, NULL, &result));
+  moebius_tensor counts;
+  moebius_array array = array_of(result, "expert_counts", 0, &counts), taken = NULL;
+  moebius_tensor view = {.struct_size = sizeof(view)};
+  CHECK_OK(moebius_array_from_dlpack(managed[0], 0, -1, &taken));
+  CHECK_OK(moebius_array_view(taken, &view));
+  CHECK_EQ(memcmp(view.data, counts.data, L * sizeof(int64_t)), 0);
+  CHECK(managed[1] == NULL); /* only with a capacity */
+  CHECK_OK(moebius_array_destroy(array));
+  CHECK_OK(moebius_array_destroy(taken));
   CHECK_OK(moebius_result_destroy(layout));
   CHECK_OK(moebius_result_destroy(result));
   CHECK_EQ(memcmp(per_expert.data, expected_experts, sizeof(expected_experts)), 0);
@@ -162,23 +240,39 @@ static int check_rows(moebius_result result, int rank) {
   CHECK_INVALID(moebius_result_array(result, "payload", 0, NULL));
   CHECK(none == UNTOUCHED);
   void* managed = UNTOUCHED;
-  CHECK_OK(dlpack_of(result, "teleport", 0, NULL, &managed));
+  CHECK_OK(dlpack_of(result, "teleport", 0, &managed));
   CHECK(managed == NULL);
-  CHECK_INVALID(dlpack_of(result, "payload", -1, NULL, &managed));
-  CHECK_INVALID(dlpack_of(result, "payload", 0, NULL, NULL));
+  CHECK_INVALID(dlpack_of(result, "payload", -1, &managed));
+  CHECK_INVALID(dlpack_of(result, "payload", 0, NULL));
   const char* const names[] = {"teleport", "payload", "payload"};
   const int32_t indices[] = {0, 0, 2};
   void* several[] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
-  CHECK_INVALID(moebius_result_dlpack(result, 0, names, indices, NULL, several));
-  CHECK_INVALID(moebius_result_dlpack(result, 2, NULL, indices, NULL, several));
-  CHECK_INVALID(moebius_result_dlpack(result, 2, names, NULL, NULL, several));
-  CHECK_INVALID(moebius_result_dlpack(result, 3, names, indices, NULL, several)); /* no payload 2 */
+  const moebius_dlpack_arrays all = {.struct_size = sizeof(all),
+                                     .num_arrays = 3,
+                                     .names = names,
+                                     .indices = indices,
+                                     .managed = several};
+  CHECK_INVALID(moebius_result_dlpack(result, NULL));
+  CHECK_INVALID(moebius_result_dlpack(result, &all)); /* there is no payload 2 */
+  moebius_dlpack_arrays two = all;
+  two.num_arrays = 0;
+  CHECK_INVALID(moebius_result_dlpack(result, &two));
+  two.num_arrays = 2;
+  two.names = NULL;
+  CHECK_INVALID(moebius_result_dlpack(result, &two));
+  two.names = names;
+  two.indices = NULL;
+  CHECK_INVALID(moebius_result_dlpack(result, &two));
+  two.indices = indices;
+  two.user = UNTOUCHED;
+  CHECK_INVALID(moebius_result_dlpack(result, &two));
+  two.user = NULL;
   CHECK(several[0] == UNTOUCHED && several[1] == UNTOUCHED);
-  CHECK_OK(moebius_result_dlpack(result, 2, names, indices, NULL, several));
+  CHECK_OK(moebius_result_dlpack(result, &two));
   CHECK(several[0] == NULL && several[1] != NULL && several[2] == UNTOUCHED);
   CHECK_OK(moebius_array_from_dlpack(several[1], 0, -1, &none));
   CHECK_OK(moebius_array_destroy(none));
-  CHECK_OK(dlpack_of(result, "payload", 0, NULL, &managed));
+  CHECK_OK(dlpack_of(result, "payload", 0, &managed));
   CHECK_OK(moebius_array_from_dlpack(managed, 0, -1, &none));
   moebius_tensor again = {.struct_size = sizeof(again)};
   CHECK_OK(moebius_array_view(none, &again));
@@ -253,6 +347,54 @@ static void check_order(moebius_high_throughput transport, moebius_result dispat
   (void)rank;
 }
 
+/* Takes the array over and checks that it has the rows of `x`. */
+static void check_managed(void* managed, const moebius_tensor* x) {
+  moebius_array array = NULL;
+  moebius_tensor view = {.struct_size = sizeof(view)};
+  CHECK_OK(moebius_array_from_dlpack(managed, 0, -1, &array));
+  CHECK_OK(moebius_array_view(array, &view));
+  CHECK_EQ(view.shape[0], x->shape[0]);
+  CHECK_EQ(memcmp(view.data, x->data, (size_t)x->shape[0] * H * sizeof(float)), 0);
+  CHECK_OK(moebius_array_destroy(array));
+}
+
+/* A dispatch gives arrays of its result at once; one along a known route may give nothing else. */
+static void check_arrays(moebius_high_throughput transport,
+                         tokens* my,
+                         const moebius_dispatch_input* along,
+                         moebius_result route,
+                         const moebius_tensor* x) {
+  const char* const names[] = {"payload", "teleport", "payload"};
+  const int32_t indices[] = {0, 0, 2};
+  void* managed[] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
+  const moebius_dlpack_arrays two = {.struct_size = sizeof(two),
+                                     .num_arrays = 2,
+                                     .names = names,
+                                     .indices = indices,
+                                     .managed = managed};
+  moebius_dlpack_arrays three = two;
+  moebius_dispatch_input input = *along;
+  moebius_result untouched = UNTOUCHED;
+  input.arrays = &two;
+  CHECK_OK(moebius_high_throughput_dispatch_cached(transport, &input, route, NULL, NULL));
+  check_managed(managed[0], x);
+  CHECK(managed[1] == NULL && managed[2] == UNTOUCHED);
+  input.is_async = 1; /* there must be something to wait for */
+  CHECK_INVALID(moebius_high_throughput_dispatch_cached(transport, &input, route, NULL, NULL));
+  three.num_arrays = 3; /* there is no payload 2, which is found before anything is sent */
+  input.is_async = 0;
+  input.arrays = &three;
+  CHECK_INVALID(
+      moebius_high_throughput_dispatch_cached(transport, &input, route, NULL, &untouched));
+  input = my->input;
+  input.arrays = &three;
+  CHECK_INVALID(moebius_high_throughput_dispatch(transport, &input, NULL, &untouched));
+  moebius_pending pending = UNTOUCHED;
+  input.arrays = &two;
+  CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &input, NULL, &pending));
+  CHECK(untouched == UNTOUCHED && pending == UNTOUCHED);
+}
+
 static void check_calls(moebius_high_throughput transport, int rank) {
   static tokens all_tokens[R];
   tokens* const my = &all_tokens[rank];
@@ -314,6 +456,7 @@ static void check_calls(moebius_high_throughput transport, int rank) {
   CHECK_OK(moebius_result_destroy(second));
   moebius_dispatch_input again = {
       .struct_size = sizeof(again), .payloads = my->payloads, .num_payloads = 1};
+  check_arrays(transport, my, &again, dispatched, &x);
   CHECK_OK(moebius_high_throughput_dispatch_cached(transport, &again, dispatched, NULL, &cached));
   const moebius_array ac = array_of(cached, "payload", 0, &view);
   CHECK_EQ(view.shape[0], rows);
@@ -399,6 +542,15 @@ static void ranks(moebius_group* group, int rank, void* user) {
   CHECK_OK(moebius_high_throughput_destroy(same));
 }
 
+static void drop_managed(void** managed) {
+  moebius_array array = NULL;
+  if (*managed != NULL) {
+    CHECK_OK(moebius_array_from_dlpack(*managed, 0, -1, &array));
+    CHECK_OK(moebius_array_destroy(array));
+    *managed = NULL;
+  }
+}
+
 /* What is refused before anything is sent; the transport of one rank then still works. */
 static void check_misuse(void) {
   static tokens my;
@@ -466,9 +618,13 @@ static void check_misuse(void) {
                      (moebius_high_throughput_destroy(transport), transport = NULL,
                       moebius_high_throughput_create(group, given, &transport)));
 
+  moebius_layout_input ids = {.struct_size = sizeof(ids)};
   CHECK_INVALID(moebius_high_throughput_layout(transport, NULL, NULL, &untouched));
-  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_x, NULL, &untouched));
-  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_ids, NULL, NULL));
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, &untouched));
+  ids.topk_ids = &my.t_x;
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, &untouched));
+  ids.topk_ids = &my.t_ids;
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, NULL));
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, NULL, NULL, &untouched));
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, &my.input, NULL, NULL));
   CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, NULL, NULL, &pending));
@@ -530,10 +686,13 @@ static void check_misuse(void) {
               moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));
   my.ids[4] = E;
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, &my.input, NULL, &untouched));
-  CHECK_INVALID(moebius_high_throughput_layout(transport, &my.t_ids, NULL, &untouched));
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, &untouched));
   my.ids[4] = 0;
   CHECK(untouched == UNTOUCHED && pending == UNTOUCHED);
 
+  CHECK_STRUCT_SIZES(moebius_layout_input, ids,
+                     (moebius_result_destroy(result), result = NULL,
+                      moebius_high_throughput_layout(transport, given, NULL, &result)));
   const moebius_dispatch_input input = my.input;
   CHECK_STRUCT_SIZES(moebius_dispatch_input, input,
                      (moebius_result_destroy(result), result = NULL,
@@ -578,7 +737,7 @@ static void check_misuse(void) {
   CHECK_BAD_OPTIONAL(moebius_transports, other, moebius_transports_destroy(handle));
   CHECK_BAD_HANDLES(moebius_group, other, moebius_high_throughput_create(handle, &good, &nothing));
 #define T_HANDLES(call) CHECK_BAD_HANDLES(moebius_high_throughput, other, call)
-  T_HANDLES(moebius_high_throughput_layout(handle, &my.t_ids, NULL, &untouched));
+  T_HANDLES(moebius_high_throughput_layout(handle, &ids, NULL, &untouched));
   T_HANDLES(moebius_high_throughput_dispatch(handle, &my.input, NULL, &untouched));
   T_HANDLES(moebius_high_throughput_dispatch_start(handle, &my.input, NULL, &pending));
   T_HANDLES(moebius_high_throughput_dispatch_cached(handle, &my.input, result, NULL, &untouched));
@@ -595,8 +754,18 @@ static void check_misuse(void) {
   CHECK_BAD_HANDLES(moebius_result, transport, moebius_result_event(handle, &event));
   moebius_array no_array = UNTOUCHED;
   CHECK_BAD_HANDLES(moebius_result, other, moebius_result_array(handle, "x", 0, &no_array));
-  void* managed = UNTOUCHED;
-  CHECK_BAD_HANDLES(moebius_result, other, dlpack_of(handle, "x", 0, NULL, &managed));
+  void* managed = NULL;
+  const char* const payload = "payload";
+  const int32_t first = 0;
+  const moebius_dlpack_arrays arrays = {.struct_size = sizeof(arrays),
+                                        .num_arrays = 1,
+                                        .names = &payload,
+                                        .indices = &first,
+                                        .managed = &managed};
+  CHECK_STRUCT_SIZES(moebius_dlpack_arrays, arrays,
+                     (drop_managed(&managed), moebius_result_dlpack(result, given)));
+  drop_managed(&managed);
+  CHECK_BAD_HANDLES(moebius_result, other, dlpack_of(handle, "x", 0, &managed));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_hook(handle));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_finish(handle, &untouched));
   CHECK_BAD_OPTIONAL(moebius_pending, result, moebius_pending_destroy(handle));

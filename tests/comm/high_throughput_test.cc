@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <set>
 
@@ -346,6 +347,34 @@ TEST_P(HighThroughputTest, IdsOf64BitsGiveTheSameRows) {
       EXPECT_TRUE(same_bytes(rows.handle->source_token(), narrow.handle->source_token()));
       const ExpertOrder order = transport.expert_order(rows, 16, stream);
       EXPECT_TRUE(same_bytes(order.copy_row, transport.expert_order(narrow, 16, stream).copy_row));
+    });
+  }
+}
+
+TEST_P(HighThroughputTest, ALayoutGoesToMemoryOfTheCallers) {
+  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    run_ranks(GetParam(), [&](Group& group) {
+      const RankInput in = make_input(p, group.rank());
+      const Stream stream = Stream::cpu(1);
+      HighThroughput transport = make_transport(group, p.placement());
+      const DispatchLayout layout = transport.layout(in.ids, stream);
+      const auto room_for = [](const Tensor& t) {
+        const Tensor room = Tensor::empty(t.shape(), t.dtype());
+        std::memset(room.raw(), 0xff, static_cast<size_t>(room.nbytes()));
+        return room;
+      };
+      DispatchLayout into = {.tokens_per_rank = room_for(layout.tokens_per_rank),
+                             .tokens_per_node = room_for(layout.tokens_per_node),
+                             .tokens_per_expert = room_for(layout.tokens_per_expert),
+                             .is_token_in_rank = room_for(layout.is_token_in_rank)};
+      transport.layout(in.ids, stream, into);
+      EXPECT_TRUE(same_bytes(layout.tokens_per_rank, into.tokens_per_rank));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_node, into.tokens_per_node));
+      EXPECT_TRUE(same_bytes(layout.tokens_per_expert, into.tokens_per_expert));
+      EXPECT_TRUE(same_bytes(layout.is_token_in_rank, into.is_token_in_rank));
+      into.tokens_per_expert = Tensor::empty({p.placement().num_experts() + 1}, DType::kI32);
+      EXPECT_THROW(transport.layout(in.ids, stream, into), InvalidArgument);
     });
   }
 }

@@ -56,8 +56,10 @@ int64_t HighThroughput::bytes() const {
   return state_->bytes();
 }
 
-DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stream) const {
-  return state_->layout(topk_ids, stream);
+DispatchLayout HighThroughput::layout(const Tensor& topk_ids,
+                                      const Stream& stream,
+                                      const DispatchLayout& into) const {
+  return state_->layout(topk_ids, stream, into);
 }
 
 Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& input,
@@ -142,6 +144,30 @@ CombineOutput HighThroughput::combine(const CombineInput& input,
                                       const Stream& stream,
                                       const Tensor& out_x) {
   return combine_async(input, handle, stream, out_x).finish();
+}
+
+DispatchLayout place_layout(const DispatchLayout& into,
+                            int64_t num_tokens,
+                            const ExpertPlacement& placement,
+                            const Group& group,
+                            const std::function<Tensor(const Shape&, DType)>& take) {
+  const auto place = [&](const Tensor& given, const Shape& shape, DType dtype,
+                         std::string_view what) {
+    if (!given) {
+      return take(shape, dtype);
+    }
+    expect_operand(given, shape, dtype, group.device(), what);
+    expect_writable(given, what);
+    return given;
+  };
+  return {.tokens_per_rank =
+              place(into.tokens_per_rank, {group.size()}, DType::kI32, "tokens_per_rank of into"),
+          .tokens_per_node = place(into.tokens_per_node, {group.topology().num_nodes()},
+                                   DType::kI32, "tokens_per_node of into"),
+          .tokens_per_expert = place(into.tokens_per_expert, {placement.num_experts()}, DType::kI32,
+                                     "tokens_per_expert of into"),
+          .is_token_in_rank = place(into.is_token_in_rank, {num_tokens, group.size()}, DType::kBool,
+                                    "is_token_in_rank of into")};
 }
 
 int64_t num_tokens_of(const DispatchInput& input) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -25,7 +26,9 @@ struct HighThroughput::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  virtual DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) = 0;
+  virtual DispatchLayout layout(const Tensor& topk_ids,
+                                const Stream& stream,
+                                const DispatchLayout& into) = 0;
   virtual Pending<DispatchOutput> dispatch_async(const DispatchInput& input,
                                                  const Stream& stream) = 0;
   virtual Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
@@ -76,6 +79,14 @@ void expect_combine_output(const Tensor& out_x,
                            int64_t first_column,
                            const Shape& shape,
                            DType dtype);
+
+// The memory of a layout of so many tokens: that of `into` where it is given, and else what
+// take(shape, dtype) makes.  Throws InvalidArgument for memory that does not fit.
+DispatchLayout place_layout(const DispatchLayout& into,
+                            int64_t num_tokens,
+                            const ExpertPlacement& placement,
+                            const Group& group,
+                            const std::function<Tensor(const Shape&, DType)>& take);
 
 std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,
                                                                 ExpertPlacement placement);

@@ -31,6 +31,18 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
   expect_same(sides, layout.tokens_per_node, expected.tokens_per_node, "tokens_per_node");
   expect_same(sides, layout.tokens_per_expert, expected.tokens_per_expert, "tokens_per_expert");
   expect_same(sides, layout.is_token_in_rank, expected.is_token_in_rank, "is_token_in_rank");
+  const auto room_for = [](const Tensor& t) {
+    return Tensor::zeros(t.shape(), t.dtype(), t.device());
+  };
+  const DispatchLayout into = {.tokens_per_rank = room_for(layout.tokens_per_rank),
+                               .tokens_per_node = room_for(layout.tokens_per_node),
+                               .tokens_per_expert = room_for(layout.tokens_per_expert),
+                               .is_token_in_rank = room_for(layout.is_token_in_rank)};
+  sides.cuda.layout(request_up.topk_ids, sides.stream, into);
+  expect_same(sides, into.tokens_per_rank, expected.tokens_per_rank, "tokens_per_rank");
+  expect_same(sides, into.tokens_per_node, expected.tokens_per_node, "tokens_per_node");
+  expect_same(sides, into.tokens_per_expert, expected.tokens_per_expert, "tokens_per_expert");
+  expect_same(sides, into.is_token_in_rank, expected.is_token_in_rank, "is_token_in_rank");
   const DispatchOutput on_cpu = sides.cpu.dispatch(request, sides.cpu_stream);
   const DispatchOutput on_gpu = sides.cuda.dispatch(request_up, sides.stream);
   for (const int64_t alignment : {1, 8}) {

@@ -35,7 +35,9 @@ CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std
   }
 }
 
-DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) {
+DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids,
+                                         const Stream&,
+                                         const DispatchLayout& into) {
   expect_ids(topk_ids, placement.num_experts());
   const Topology& topology = group.topology();
   const Ids ids = Ids::of(topk_ids);
@@ -43,22 +45,21 @@ DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) 
   const Route ranks = make_route(ids, num_tokens, topk_ids.dim(1), rank_of, 0, topology.size);
   const Route nodes =
       make_route(ids, num_tokens, topk_ids.dim(1), node_of, 0, topology.num_nodes());
-  const auto to_tensor = [](const std::vector<int64_t>& counts) {
-    const Tensor t = Tensor::empty({static_cast<int64_t>(counts.size())}, DType::kI32);
-    std::transform(counts.begin(), counts.end(), t.data<int32_t>(),
+  DispatchLayout result =
+      place_layout(into, num_tokens, placement, group,
+                   [](const Shape& shape, DType dtype) { return Tensor::empty(shape, dtype); });
+  const auto write = [](const std::vector<int64_t>& counts, const Tensor& to) {
+    std::transform(counts.begin(), counts.end(), to.data<int32_t>(),
                    [](int64_t count) { return static_cast<int32_t>(count); });
-    return t;
   };
-  DispatchLayout result;
-  result.tokens_per_rank = to_tensor(ranks.copies);
-  result.tokens_per_node = to_tensor(nodes.copies);
-  result.tokens_per_expert = Tensor::zeros({placement.num_experts()}, DType::kI32);
+  write(ranks.copies, result.tokens_per_rank);
+  write(nodes.copies, result.tokens_per_node);
+  std::fill_n(result.tokens_per_expert.data<int32_t>(), placement.num_experts(), 0);
   for (int64_t i = 0; i < topk_ids.numel(); ++i) {
     if (ids[i] >= 0) {
       ++result.tokens_per_expert.data<int32_t>()[ids[i]];
     }
   }
-  result.is_token_in_rank = Tensor::empty({num_tokens, topology.size}, DType::kBool);
   std::transform(ranks.index.begin(), ranks.index.end(), result.is_token_in_rank.data<bool>(),
                  [](int32_t index) { return index >= 0; });
   return result;

@@ -45,7 +45,9 @@ struct HighThroughputHandle final : DispatchHandle {
 struct CpuHighThroughput final : HighThroughput::State {
   CpuHighThroughput(Group& g, ExpertPlacement p);
 
-  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) override;
+  DispatchLayout layout(const Tensor& topk_ids,
+                        const Stream& stream,
+                        const DispatchLayout& into) override;
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
   Pending<DispatchOutput> dispatch_cached_async(const CachedDispatchInput& input,
                                                 const DispatchHandle& handle,

@@ -119,7 +119,9 @@ void CudaHighThroughputBase::expect_good_layouts() {
   }
 }
 
-DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stream& stream) {
+DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids,
+                                              const Stream& stream,
+                                              const DispatchLayout& into) {
   expect_good_layouts();
   expect_ids_tensor(topk_ids);
   expect_stream(stream, device_);
@@ -127,12 +129,10 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   const int64_t topk = topk_ids.dim(1);
   topk_of_layout_ = topk;
   const Launch launched = launch_on(stream);
-  DispatchLayout result;
-  result.tokens_per_rank = arena_.take({group.size()}, DType::kI32, launched);
   const int num_nodes = group.topology().num_nodes();
-  result.tokens_per_node = arena_.take({num_nodes}, DType::kI32, launched);
-  result.tokens_per_expert = arena_.take({num_experts_}, DType::kI32, launched);
-  result.is_token_in_rank = arena_.take({num_tokens, group.size()}, DType::kBool, launched);
+  DispatchLayout result = place_layout(
+      into, num_tokens, placement, group,
+      [&](const Shape& shape, DType dtype) { return arena_.take(shape, dtype, launched); });
   LayoutArgs args{};
   args.ids = Ids::of(topk_ids);
   args.num_tokens = num_tokens;

@@ -19,7 +19,9 @@ namespace moebius::comm {
 
 class CudaHighThroughputBase : public HighThroughput::State {
  public:
-  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) override;
+  DispatchLayout layout(const Tensor& topk_ids,
+                        const Stream& stream,
+                        const DispatchLayout& into) override;
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
