@@ -29,6 +29,19 @@ def _format_of(kind: type[s.Struct]) -> str:
     return f"{found}{sizeof(kind) - end}x"
 
 
+_TENSOR_BYTES = sizeof(s.Tensor)
+
+
+def data_word(index: int) -> int:
+    """Where FilledFrame.words have the address of a tensor."""
+    return (index * _TENSOR_BYTES + s.Tensor.data.offset) // 8
+
+
+def rows_word(index: int) -> int:
+    """Where FilledFrame.words have the first dimension of a tensor."""
+    return (index * _TENSOR_BYTES + s.Tensor.shape.offset) // 8
+
+
 class Frame:
     """A struct, and room for tensors."""
 
@@ -38,7 +51,10 @@ class Frame:
         """What must live as long as the struct is used."""
         self._pack = frames._pack
         self._size = sizeof(self.struct)
-        self._tensors = [s.Tensor() for _ in range(num_tensors)]
+        self._memory = bytearray(num_tensors * _TENSOR_BYTES)
+        self._tensors = list((s.Tensor * num_tensors).from_buffer(self._memory))
+        for tensor in self._tensors:
+            tensor.struct_size = _TENSOR_BYTES
         self._addresses = [addressof(tensor) for tensor in self._tensors]
 
     def put(self, index: int, x: Any) -> int:
@@ -66,14 +82,16 @@ class Frame:
 
 class FilledFrame:
     """A struct all of whose fields are set, but for what changes from call to call: the memory of
-    its tensors and their first dimension, and tensors that only some calls have.  One call at a
-    time may use it."""
+    its tensors and their first dimension, which are numbers in `words` at data_word() and
+    rows_word(), and tensors that only some calls have.  One call at a time may use it."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, keep: Any = None) -> None:
         frame.kept = []  # the tensors that it was filled with
+        self.keep = keep
+        """What the struct points to, besides tensors."""
         self.struct = frame.struct
+        self.words = memoryview(frame._memory).cast("q")
         self.tensors = frame._tensors
-        self.shapes = [tensor.shape for tensor in self.tensors]
         self.out = ctypes.c_void_p()
         """Where a call writes what it makes, at out_pointer."""
         self.out_pointer = ctypes.byref(self.out)

@@ -27,7 +27,7 @@ if _pairs is not None:
 
 # The stream of the calling thread, as a number.  The function without a leading Stream object is
 # what torch's own compiler calls; builds without CUDA do not have it.
-_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def dtype_of(code: int) -> Any:
@@ -154,6 +154,22 @@ _known_types = _dlpack_types()
 _TYPE = 20  # where the type of a DLManagedTensor is
 
 
+# The types of DLPack: the kinds of elements by the types of the library.
+_DLPACK_CODES = {s.F32: 2, s.F16: 2, s.BF16: 4, s.I8: 0, s.U8: 1, s.I32: 0, s.I64: 0, s.BOOL: 6}
+
+
+def takes_capsules_of(dtype: Any) -> bool:
+    """Whether take() makes tensors of this type."""
+    code = _codes.get(dtype, -1)
+    kind = _DLPACK_CODES.get(code)
+    return kind is not None and 1 << 16 | BITS[code] << 8 | kind in _known_types
+
+
+def take(managed: int | None) -> Any:
+    """The tensor of a DLManagedTensor of such a type; None for None."""
+    return None if managed is None else _from_dlpack(capsule_of(managed))
+
+
 NOT_KNOWN = object()
 """Stands for an array whose type this torch does not take from a capsule."""
 
@@ -183,4 +199,4 @@ def stream_of(x: Any) -> int | None:
 
 
 def current_stream(index: int) -> int:
-    return wrapped_stream(index, _raw_stream(index))
+    return wrapped_stream(index, raw_stream(index))

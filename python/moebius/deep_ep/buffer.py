@@ -59,6 +59,9 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         self._masked: set[int] = set()
         self._banks = {}
         self._plans = {}
+        self._layout_plans = {}
+        self._dispatch_plans = {}
+        self._cached_plans = {}
         self._combine_plans = {}
         self.rank = self._ranks.rank
         self.group_size = self._ranks.size
@@ -77,6 +80,8 @@ class Buffer(HighThroughputCalls, LowLatencyCalls):
         ranks, self._ranks = self._ranks, None
         self._banks.clear()
         self._plans.clear()
+        self._layout_plans.clear()
+        self._dispatch_plans.clear()
         if ranks is not None:
             ranks.close()
 

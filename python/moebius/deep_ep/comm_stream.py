@@ -8,8 +8,10 @@ ordered among each other, whatever streams they run on: a stream that another on
 for with all that it was given by then.  On the CPU none of this is needed."""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Optional
 
+from .._torch import current_stream, raw_stream
 from ..tensors import capture_of, named_stream
 from .events import EventHandle, EventOverlap, cuda_event_of
 from .tensors import cuda
@@ -18,15 +20,45 @@ from .tensors import cuda
 class Turn:
     """The stream of one call.  None stands for torch's current one, and for the CPU."""
 
-    def __init__(self, stream: Any, is_async: bool) -> None:
+    def __init__(self, stream: Any, is_async: bool, is_apart: bool = False) -> None:
         self.stream = stream
         self.is_async = is_async
+        self.is_apart = is_apart
+        """Whether the stream has not waited for torch's current one.  Memory that torch gives for
+        that one may still be in use there."""
+
+    def handle(self, gpu: Optional[int]) -> Optional[int]:
+        """The library's handle of the stream, for tensors on this GPU; None on the CPU."""
+        if gpu is None:
+            return None
+        return current_stream(gpu) if self.stream is None else named_stream(self.stream)
+
+    def user(self) -> Optional[int]:
+        """The library's handle of the stream that uses results last, which then give their memory
+        back: torch's current one; None where that is the stream of the call."""
+        if self.stream is None or not self.is_async:
+            return None
+        return current_stream(self.stream.device.index)
 
     def adopt(self, result: Any) -> None:
-        """Lets a result of the library give its memory back only after what the current stream does
-        with it from now on."""
+        """Lets a result of the library give its memory back only after what the current stream
+        does with it from now on."""
         if self.stream is not None and self.is_async:
-            result._stream = named_stream(cuda.current_stream(self.stream.device))
+            result._stream = self.user()
+
+    def allocate(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """What make() allocates for the call to write, which the end of the call takes as `made`."""
+        if not self.is_apart:
+            return make(*arguments)
+        with cuda.stream(self.stream):
+            return make(*arguments)
+
+    def contiguous(self, *tensors: Any) -> list[Any]:
+        """The tensors as the call reads them; None for None."""
+        if self.is_apart:
+            with cuda.stream(self.stream):
+                return [None if x is None else x.contiguous() for x in tensors]
+        return [None if x is None else x.contiguous() for x in tensors]
 
 
 # The turn of a call that is where it would be without this module: on the CPU, or on torch's current
@@ -40,13 +72,16 @@ class _Lane:
     def __init__(self, device: Any) -> None:
         self.stream: Any = cuda.Stream(device)
         self.last: Any = None
+        self.last_handle: Optional[int] = None
+        """The cudaStream_t of the last call."""
 
     def follow(self, stream: Any) -> None:
         """Orders a call on this stream after the last one.  A stream that is captured, and one that
         is not or is in another capture, cannot wait for each other: who launches a graph orders
         it."""
         last, self.last = self.last, stream
-        if last is None or last.cuda_stream == stream.cuda_stream:
+        before, self.last_handle = self.last_handle, stream.cuda_stream
+        if last is None or before == self.last_handle:
             return
         if capture_of(last) == capture_of(stream):
             stream.wait_stream(last)
@@ -67,30 +102,41 @@ class CommStreams:
             self._lanes[device] = _Lane(device)
         return self._lanes[device]
 
+    def _is_where_it_was(self, device: Any) -> bool:
+        """Whether torch's current stream has nothing to wait for, because no call was asynchronous,
+        or because the last call ran there, too."""
+        lane = self._lanes.get(device) if self._lanes else None
+        return lane is None or lane.last_handle == raw_stream(device.index)
+
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
-        previous = cuda_event_of(previous_event)
-        if not is_async and previous is None and not self._lanes:
+        previous = None if previous_event is None else cuda_event_of(previous_event)
+        if not is_async and previous is None and self._is_where_it_was(device):
             return _PLAIN
         if device.type == "cpu":
             return Turn(None, is_async)
         current = stream = cuda.current_stream(device)
+        is_apart = is_async and previous is not None and device in self._lanes
         if is_async:
-            if previous is None or device not in self._lanes:
-                self.on(device).wait_stream(current)
             stream = self.on(device)
+            if not is_apart:
+                stream.wait_stream(current)
         if previous is not None:
             stream.wait_event(previous)
         lane = self._lanes.get(device)
         if lane is not None:
             lane.follow(stream)
-        return Turn(stream, is_async)
+        return Turn(stream, is_async, is_apart)
 
     def end(
-        self, turn: Turn, tensors: tuple[Any, ...], made: tuple[Any, ...] = ()
+        self,
+        turn: Turn,
+        tensors: tuple[Any, ...],
+        made: tuple[Any, ...] = (),
+        made_there: tuple[Any, ...] = (),
     ) -> EventOverlap:
-        """The end of a call that uses torch's memory of `tensors`, and has `made` some of its own
-        for the caller."""
+        """The end of a call that uses torch's memory of `tensors`, and has made some for the caller:
+        `made` by turn.allocate(), and `made_there` on its own stream."""
         if not turn.is_async:
             return EventOverlap()
         event = None
@@ -98,8 +144,11 @@ class CommStreams:
             event = cuda.Event()
             event.record(turn.stream)
             _record(tensors, turn.stream)
-            _record(made, cuda.current_stream(turn.stream.device))
-        return EventOverlap(EventHandle.of(event, tensors))
+            if turn.is_apart or made_there:
+                current = cuda.current_stream(turn.stream.device)
+                _record(made_there, current)
+            _record(made, current if turn.is_apart else turn.stream)
+        return EventOverlap(EventHandle.of(event, (*tensors, *made)))
 
 
 def _record(tensors: tuple[Any, ...], stream: Any) -> None:

@@ -225,7 +225,7 @@ class ElasticBuffer:
             if scales is not None and use_tma_aligned_col_major_sf:
                 received[1] = _in_columns(received[1])
         made = (*received, weights, ids, *handle.tensors())
-        event = self._streams.end(turn, (*payloads, topk_idx, topk_weights), made)
+        event = self._streams.end(turn, (*payloads, topk_idx, topk_weights), made_there=made)
         rows = received[0] if scales is None else (received[0], received[1])
         return rows, None if handle.do_expand else ids, weights, handle, event
 
@@ -384,7 +384,7 @@ class ElasticBuffer:
             )
             turn.adopt(sums)
             found = sums.x.to(dtype), sums.topk_weights
-        return (*found, self._streams.end(turn, (x, topk_weights, *biases), found))
+        return (*found, self._streams.end(turn, (x, topk_weights, *biases), made_there=found))
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         raise Unsupported(

@@ -38,13 +38,14 @@ class EventOverlap:
     """The end of a call.  `event` is an EventHandle, or None where the call did not run beside the
     current stream."""
 
+    hook_after_wait: Optional[Callable[[], Any]] = None
+    _releases = False
+
     def __init__(
         self, event: Optional[EventHandle] = None, extra_tensors: Optional[tuple[Any, ...]] = None
     ) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
-        self.hook_after_wait: Optional[Callable[[], Any]] = None
-        self._releases = False
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Makes torch's current stream wait for the end of the call, once per stream that uses its

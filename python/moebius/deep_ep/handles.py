@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from .. import _torch as _torch_tensors
-from ..errors import InvalidArgument
+from .._library import lib
+from ..errors import InvalidArgument, check
 from ..high_throughput import Dispatched, HighThroughput
 from ..low_latency import LowLatencyCombined, LowLatencyDispatched
 from ..transports import Pending
 from .low_latency_plans import Plan
+from .ranks import Ranks
 
 
 class DispatchHandle(Sequence):  # type: ignore[type-arg]
@@ -25,7 +27,13 @@ class DispatchHandle(Sequence):  # type: ignore[type-arg]
     On GPUs without counts on the host, reading the tokens waits for the GPU."""
 
     def __init__(
-        self, transport: HighThroughput, rows: Dispatched, num_rows: int, room: int, **more: Any
+        self,
+        transport: HighThroughput,
+        rows: Dispatched,
+        num_rows: int,
+        room: int,
+        is_token_in_rank: Any,
+        ranks: Ranks,
     ) -> None:
         self.transport = transport
         self.rows = rows
@@ -33,9 +41,9 @@ class DispatchHandle(Sequence):  # type: ignore[type-arg]
         """The rows that combine takes from the front of its x."""
         self.room = room
         """The rows that the caller was given: num_rows, or num_worst_tokens."""
-        self.is_token_in_rank = more["is_token_in_rank"]
-        self._rank: int = more["rank"]
-        self._spans_nodes: bool = more["spans_nodes"]
+        self.is_token_in_rank = is_token_in_rank
+        self._rank = ranks.rank
+        self._spans_nodes = ranks.num_nodes > 1
 
     def __len__(self) -> int:
         return 10 if self._spans_nodes else 6
@@ -78,27 +86,30 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
     It holds one of the two banks of its transport until it is closed for the dispatch after the
     next, and is good until then."""
 
-    def __init__(
-        self, plan: Plan, sizes: tuple[int, int, int], words: Any, stream: Optional[int]
-    ) -> None:
+    is_combined = False
+    _destroy: ClassVar[Any] = lib.result_destroy
+    # A result of the library, until somebody needs it as an object.
+    _number: Optional[int] = None
+    _elements: Optional[tuple[Any, ...]] = None
+    _pending: Optional[Pending[LowLatencyDispatched]] = None
+    _result: Optional[LowLatencyDispatched] = None
+    _combining: Optional[Pending[LowLatencyCombined]] = None
+
+    def __init__(self, plan: Plan, words: Any, stream: Optional[int], is_recorded: bool) -> None:
         self.plan = plan
         self.stream = stream
         """The stream of the dispatch."""
-        self.is_combined = False
-        self._sizes = sizes
         self._words = words
-        self._elements: Optional[tuple[Any, ...]] = None
-        self._pending: Optional[Pending[LowLatencyDispatched]] = None
-        self._result: Optional[LowLatencyDispatched] = None
-        self._combining: Optional[Pending[LowLatencyCombined]] = None
+        if is_recorded:
+            self._all()  # launches of the graph write the words, so nobody else may
 
     @property
     def max_tokens(self) -> int:
-        return self._sizes[0]
+        return self.plan.sizes[0]
 
     @property
     def hidden(self) -> int:
-        return self._sizes[1]
+        return self.plan.hidden
 
     @property
     def source_ranges(self) -> Any:
@@ -116,7 +127,7 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
     def _all(self) -> tuple[Any, ...]:
         if self._elements is None:  # few callers look
             plan, words = self.plan, self._words
-            self._elements = (plan.tokens_of(words), plan.ranges_of(words), *self._sizes)
+            self._elements = (plan.tokens_of(words), plan.ranges_of(words), *plan.sizes)
         return self._elements
 
     def begin(self, number: int, keep: Any, starts: bool) -> None:
@@ -126,7 +137,7 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             make = functools.partial(_dispatched, stream=self.stream)
             self._pending = Pending(number, make, keep, is_async=True)
         else:
-            self._result = _dispatched(number, self.stream)
+            self._number = number
 
     def finish(self) -> None:
         """The receive half, once."""
@@ -134,9 +145,20 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
         if pending is not None:
             self._result = pending.finish()
 
+    def number(self) -> int:
+        """What the dispatch has brought as a handle of the library, after its receive half."""
+        if self._pending is not None:
+            self.finish()
+        number = self._number
+        return self.result()._get() if number is None else number
+
     def result(self) -> LowLatencyDispatched:
-        """What the dispatch has brought, after its receive half."""
-        self.finish()
+        """The same as an object."""
+        if self._pending is not None:
+            self.finish()
+        number, self._number = self._number, None
+        if number is not None:
+            self._result = _dispatched(number, self.stream)
         if self._result is None:
             raise InvalidArgument(
                 "this handle is of a dispatch before the last two, whose memory has been used again"
@@ -163,9 +185,19 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             self.finish()
         if self._combining is not None:
             self.finish_combine()
+        number, self._number = self._number, None
+        if number is not None:
+            check(self._destroy(number))
         result, self._result = self._result, None
         if result is not None:
             result.close()
+
+    def __del__(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            self._destroy(number)
+        if self._elements is None:
+            self.plan.give_words(self._words, self.stream)
 
 
 def _dispatched(number: int, stream: Optional[int]) -> LowLatencyDispatched:

@@ -12,14 +12,14 @@ import torch
 
 from ..errors import InvalidArgument
 from ..high_throughput import Dispatched, HighThroughput
-from ..tensors import stream_handle
-from .comm_stream import CommStreams
+from .comm_stream import CommStreams, Turn
 from .config import Config
+from .dispatch_plans import CachedDispatchPlan, DispatchPlan, can_plan
 from .events import EventOverlap
 from .handles import DispatchHandle, expect_handle
-from .high_throughput_plans import CombinePlan
+from .high_throughput_plans import CombinePlan, LayoutPlan
 from .ranks import Ranks
-from .tensors import expect_tensor, front, join_scales, list_biases, padded, split_scales
+from .tensors import expect_tensor, join_scales, list_biases, padded, split_scales
 
 
 def send_rows(
@@ -76,6 +76,9 @@ class HighThroughputCalls:
     _num_sms_is_set = False
     _ranks: Optional[Ranks]
     _streams: CommStreams
+    _layout_plans: dict[Any, LayoutPlan]
+    _dispatch_plans: dict[Any, DispatchPlan]
+    _cached_plans: dict[Any, CachedDispatchPlan]
     _combine_plans: dict[Any, CombinePlan]
 
     def _open(self) -> Ranks:
@@ -119,16 +122,31 @@ class HighThroughputCalls:
         Gives i32 [R] copies for each rank; i32 [nodes] tokens for each node, or None where there is
         one; i32 [E] selections of each expert; bool [T, R] whether a token goes to a rank; and an
         event."""
-        ranks = self._open()
-        expect_tensor(topk_idx, "topk_idx", 2)
-        transport = ranks.on(topk_idx.device).high_throughput(num_experts)
-        turn = self._streams.begin(topk_idx.device, previous_event, async_finish)
-        layout = transport.layout(topk_idx, stream=turn.stream)
-        turn.adopt(layout)
-        per_rank, per_expert, in_rank = layout.counts
-        per_node = layout.tokens_per_node if ranks.num_nodes > 1 else None
-        event = self._streams.end(turn, (topk_idx,))
+        plan = self._find_layout_plan(topk_idx, num_experts)
+        turn = self._streams.begin(plan.device, previous_event, async_finish)
+        (ids,) = turn.contiguous(topk_idx)
+        made = turn.allocate(plan.allocate, ids.shape[0])
+        plan.count(ids, made, turn.handle(plan.gpu))
+        event = self._streams.end(turn, (ids,), made) if async_finish else EventOverlap()
+        per_rank, per_node, per_expert, in_rank = made
         return per_rank, per_node, per_expert, in_rank, event
+
+    def _find_layout_plan(self, ids: Any, num_experts: int) -> LayoutPlan:
+        try:
+            _, topk = ids.shape
+            key = (topk, num_experts, ids.dtype, ids.device)
+            plan = self._layout_plans.get(key)
+        except (AttributeError, TypeError, ValueError):
+            plan = None
+        if plan is not None:
+            return plan
+        ranks = self._open()
+        expect_tensor(ids, "topk_idx", 2)
+        transport = ranks.on(ids.device).high_throughput(num_experts)
+        plan = self._layout_plans[key] = LayoutPlan(
+            transport, ids, num_experts, ranks.size, ranks.num_nodes
+        )
+        return plan
 
     def dispatch(
         self,
@@ -161,7 +179,7 @@ class HighThroughputCalls:
         dispatch, and all but rows and event is None.  Collective."""
         ranks = self._open()
         x, scales = split_scales(x)
-        payloads = [x] if scales is None else [x, scales.contiguous()]
+        payloads = [x] if scales is None else [x, scales]
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise InvalidArgument(
@@ -174,38 +192,86 @@ class HighThroughputCalls:
                 "one of the two"
             )
         num_experts = expect_tensor(num_tokens_per_expert, "num_tokens_per_expert", 1).shape[0]
-        transport = ranks.on(x.device).high_throughput(num_experts)
-        self._configure(transport, config, x.is_cuda)
-        is_token_in_rank = is_token_in_rank.contiguous()
-        num_tokens_per_expert = num_tokens_per_expert.contiguous()
+        room = num_worst_tokens
+        routing = (topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
+        plan = self._find_dispatch_plan(payloads, *routing, expert_alignment, room)
+        if plan is None:
+            transport = ranks.on(x.device).high_throughput(num_experts)
+        else:
+            transport = plan.transport
+        on_gpu = x.is_cuda
+        self._configure(transport, config, on_gpu)
         turn = self._streams.begin(x.device, previous_event, async_finish)
-        rows, received, ids, weights = send_rows(
-            transport,
-            payloads,
-            topk_idx,
-            topk_weights,
-            num_worst_tokens,
-            expert_alignment=expert_alignment,
-            is_token_in_rank=is_token_in_rank,
-            tokens_per_expert=num_tokens_per_expert,
-            stream=turn.stream,
-        )
-        turn.adopt(rows)
-        num_rows = num_worst_tokens if x.is_cuda and num_worst_tokens else rows.x.shape[0]
-        made = DispatchHandle(
-            transport,
-            rows,
-            num_rows,
-            num_worst_tokens or num_rows,
-            is_token_in_rank=is_token_in_rank,
-            rank=ranks.rank,
-            spans_nodes=ranks.num_nodes > 1,
-        )
-        counts = [] if num_worst_tokens else list_counts(rows)
-        event = self._streams.end(
-            turn, (*payloads, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
-        )
-        return join_scales(received), ids, weights, counts, made, event
+        if plan is not None:
+            *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
+            rows, received, received_ids, received_weights, counts = plan.dispatch(
+                payloads, ids, weights, in_rank, per_expert, turn.handle(plan.gpu), turn.user()
+            )
+            num_rows = room or received[0].shape[0]
+        else:
+            *payloads, in_rank, per_expert = turn.contiguous(*payloads, *routing[2:])
+            ids, weights = topk_idx, topk_weights
+            rows, received, received_ids, received_weights = send_rows(
+                transport,
+                payloads,
+                ids,
+                weights,
+                room,
+                expert_alignment=expert_alignment,
+                is_token_in_rank=in_rank,
+                tokens_per_expert=per_expert,
+                stream=turn.stream,
+            )
+            turn.adopt(rows)
+            counts = [] if room else list_counts(rows)
+            num_rows = room if on_gpu and room else rows.x.shape[0]
+        made = DispatchHandle(transport, rows, num_rows, room or num_rows, in_rank, ranks)
+        if async_finish:
+            event = self._streams.end(turn, (*payloads, ids, weights, in_rank, per_expert))
+        else:
+            event = EventOverlap()
+        return join_scales(received), received_ids, received_weights, counts, made, event
+
+    def _find_dispatch_plan(
+        self,
+        payloads: list[Any],
+        ids: Optional[Any],
+        weights: Optional[Any],
+        in_rank: Any,
+        per_expert: Any,
+        expert_alignment: int,
+        room: int,
+    ) -> Optional[DispatchPlan]:
+        """The plan of such dispatches.  None where there is no plan for the types of rows, or for
+        rows with room on the CPU, and for what only the library can refuse by name."""
+        try:
+            key = (
+                *[_kind_of(payload) for payload in payloads],
+                None if ids is None else _kind_of(ids),
+                None if weights is None else _kind_of(weights),
+                _kind_of(in_rank),
+                per_expert.shape[0],
+                per_expert.dtype,
+                per_expert.device,
+                expert_alignment,
+                room,
+            )
+            plan = self._dispatch_plans.get(key)
+        except (AttributeError, TypeError, ValueError):
+            return None
+        if plan is None:
+            x = payloads[0]
+            if not can_plan(payloads) or (room and not x.is_cuda):
+                return None
+            ranks, num_experts = self._open(), per_expert.shape[0]
+            plan = self._dispatch_plans[key] = DispatchPlan(
+                payloads,
+                ranks.on(x.device).high_throughput(num_experts),
+                ranks.num_local_experts(num_experts),
+                expert_alignment,
+                room,
+            )
+        return plan
 
     def _dispatch_cached(
         self,
@@ -217,12 +283,25 @@ class HighThroughputCalls:
     ) -> tuple[Any, None, None, None, None, EventOverlap]:
         route = expect_handle(handle)
         x = payloads[0]
-        self._configure(route.transport, config, x.is_cuda)
+        transport = route.transport
+        self._configure(transport, config, x.is_cuda)
+        key = tuple([_kind_of(payload) for payload in payloads])
+        plan = self._cached_plans.get(key)
+        if plan is None and can_plan(payloads):
+            plan = self._cached_plans[key] = CachedDispatchPlan(payloads)
         turn = self._streams.begin(x.device, previous_event, async_finish)
-        rows = route.transport.dispatch_cached(payloads, route.rows, stream=turn.stream)
-        turn.adopt(rows)
-        received = [padded(payload, route.room) for payload in rows.payloads]
-        event = self._streams.end(turn, tuple(payloads))
+        payloads = turn.contiguous(*payloads)
+        if plan is not None:
+            received = plan.dispatch(
+                transport._get(), route.rows._get(), payloads, turn.handle(plan.gpu), turn.user()
+            )
+        else:
+            rows = transport.dispatch_cached(payloads, route.rows, stream=turn.stream)
+            turn.adopt(rows)
+            received = rows.payloads
+        if received[0].shape[0] != route.room:
+            received = [padded(payload, route.room) for payload in received]
+        event = self._streams.end(turn, tuple(payloads)) if async_finish else EventOverlap()
         return join_scales(received), None, None, None, None, event
 
     def combine(
@@ -249,34 +328,20 @@ class HighThroughputCalls:
             )
         biases = list_biases(bias)
         self._configure(route.transport, config, x.is_cuda)
-        given = front(x, route.num_rows)
-        weights = None if topk_weights is None else front(topk_weights, route.num_rows)
+        if route.num_rows != route.room:
+            x = x[: route.num_rows]
+        if topk_weights is not None and topk_weights.shape[0] != route.num_rows:
+            topk_weights = topk_weights[: route.num_rows]
         turn = self._streams.begin(x.device, previous_event, async_finish)
-        found = self._sum_rows(route, given, weights, biases, turn.stream)
+        given, weights = turn.contiguous(x, topk_weights)
+        found = self._sum_rows(route, given, weights, biases, turn)
         if not async_finish:
             return (*found, EventOverlap())
-        return (*found, self._streams.end(turn, (given, weights, *biases, *found)))
+        return (*found, self._streams.end(turn, (given, weights, *biases), found))
 
     def _sum_rows(
-        self, route: DispatchHandle, x: Any, weights: Any, biases: list[Any], stream: Any
+        self, route: DispatchHandle, x: Any, weights: Any, biases: list[Any], turn: Turn
     ) -> tuple[Any, Optional[Any]]:
-        num_tokens = route.is_token_in_rank.shape[0]
-        if biases:
-            into = torch.empty((num_tokens, x.shape[1]), dtype=x.dtype, device=x.device)
-            weights_into = None
-            if weights is not None:
-                shape = (num_tokens, *weights.shape[1:])
-                weights_into = torch.empty(shape, dtype=torch.float32, device=x.device)
-            route.transport.combine(
-                x,
-                route.rows,
-                topk_weights=weights,
-                bias=biases,
-                into=into,
-                topk_weights_into=weights_into,
-                stream=stream,
-            )
-            return into, weights_into
         kind: tuple[Any, ...] = (x.shape[1], x.dtype, x.device)
         if weights is not None:
             expect_tensor(weights, "topk_weights", 2)
@@ -284,8 +349,23 @@ class HighThroughputCalls:
         plan = self._combine_plans.get(kind)
         if plan is None:
             plan = self._combine_plans[kind] = CombinePlan(x, weights)
-        transport, rows = route.transport._get(), route.rows._get()
-        return plan.combine(transport, rows, x, weights, num_tokens, stream_handle(stream, x))
+        found = turn.allocate(plan.allocate, route.is_token_in_rank.shape[0])
+        sums, weight_sums = found
+        if biases:
+            route.transport.combine(
+                x,
+                route.rows,
+                topk_weights=weights,
+                bias=biases,
+                into=sums,
+                topk_weights_into=weight_sums,
+                stream=turn.stream,
+            )
+        else:
+            transport, rows = route.transport._get(), route.rows._get()
+            stream = turn.handle(plan.gpu)
+            plan.combine(transport, rows, x, weights, sums, weight_sums, stream)
+        return sums, weight_sums
 
     def internode_dispatch(
         self,
@@ -343,6 +423,12 @@ class HighThroughputCalls:
             async_finish,
             allocate_on_comm_stream,
         )
+
+
+def _kind_of(x: Any) -> tuple[Any, ...]:
+    """What tensors [rows, N] of a kind have in common."""
+    _, width = x.shape
+    return width, x.dtype, x.device
 
 
 def _config_of(num_ranks: int) -> Config:

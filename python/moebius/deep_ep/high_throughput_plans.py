@@ -1,34 +1,107 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""What combines have in common whose tensors are of the same kind: a struct that is filled already.
-See low_latency_plans.py.
+"""What layouts, and combines, have in common whose tensors are of the same kind: a struct that is
+filled already.  See low_latency_plans.py.
 
-Letters: T tokens of this rank, M rows received, H hidden, K top-k."""
+Letters: T tokens of this rank, M rows received, H hidden, K top-k, R ranks, E experts."""
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 
 from .. import _structs as s
 from .._callbacks import raised
-from .._frames import FilledFrame, Frame, Frames
+from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
+from ..high_throughput import HighThroughput
+from .tensors import maker_of
 
+_IDS, _PER_RANK, _PER_NODE, _PER_EXPERT, _IN_RANK = range(5)
+_IDS_DATA, _PER_RANK_DATA, _PER_NODE_DATA, _PER_EXPERT_DATA, _IN_RANK_DATA = map(data_word, range(5))
+_IDS_ROWS, _IN_RANK_ROWS = rows_word(_IDS), rows_word(_IN_RANK)
+_LAYOUTS = Frames(s.LayoutInput, 5)
 _X, _WEIGHTS, _SUMS, _WEIGHT_SUMS = range(4)
+_X_DATA, _WEIGHTS_DATA, _SUMS_DATA, _WEIGHT_SUMS_DATA = map(data_word, range(4))
+_X_ROWS, _WEIGHTS_ROWS, _SUMS_ROWS, _WEIGHT_SUMS_ROWS = map(rows_word, range(4))
 _COMBINES = Frames(s.CombineInput, 4)
+
+
+# Memory for a layout: i32 [R], i32 [nodes] or None where there is one, i32 [E], and bool [T, R].
+Counted = Tuple[Any, Any, Any, Any]
+
+
+class LayoutPlan:
+    """Layouts of ids [T, K] of one dtype."""
+
+    def __init__(
+        self, transport: HighThroughput, ids: Any, num_experts: int, num_ranks: int, num_nodes: int
+    ) -> None:
+        self.transport = transport
+        self.device = ids.device
+        self.gpu: Optional[int] = ids.get_device() if ids.is_cuda else None
+        self._num_experts = num_experts
+        self._num_ranks = num_ranks
+        self._num_nodes = num_nodes
+        self._new_counts = maker_of(torch.int32, ids.device)
+        self._new_flags = maker_of(torch.bool, ids.device)
+        self._filled: list[FilledFrame] = []
+
+    def allocate(self, num_tokens: int) -> Counted:
+        new, num_nodes = self._new_counts, self._num_nodes
+        return (
+            new(self._num_ranks),
+            new(num_nodes) if num_nodes > 1 else None,
+            new(self._num_experts),
+            self._new_flags((num_tokens, self._num_ranks)),
+        )
+
+    def _fill(self, ids: Any, made: Counted) -> FilledFrame:
+        frame = Frame(_LAYOUTS, 5)
+        frame.fill(*[frame.put(index, x) for index, x in enumerate((ids, *made))])
+        return FilledFrame(frame)
+
+    def count(self, ids: Any, made: Counted, stream: Optional[int]) -> None:
+        """Writes the layout of the ids.
+        REQUIRES: they are contiguous, and of the kind that the plan was made with."""
+        try:
+            filled = self._filled.pop()
+        except IndexError:
+            filled = self._fill(ids, made)
+        per_rank, per_node, per_expert, in_rank = made
+        words = filled.words
+        words[_IDS_DATA] = ids.data_ptr()
+        words[_IDS_ROWS] = words[_IN_RANK_ROWS] = ids.shape[0]
+        words[_PER_RANK_DATA] = per_rank.data_ptr()
+        if per_node is not None:
+            words[_PER_NODE_DATA] = per_node.data_ptr()
+        words[_PER_EXPERT_DATA] = per_expert.data_ptr()
+        words[_IN_RANK_DATA] = in_rank.data_ptr()
+        status = lib.high_throughput_layout(self.transport._get(), filled.struct, stream, None)
+        self._filled.append(filled)
+        if status or raised:
+            check(status)
 
 
 class CombinePlan:
     """Combines of rows x [M, H] of one dtype, with weights f32 [M, K] or without, and no bias."""
 
     def __init__(self, x: Any, weights: Optional[Any]) -> None:
+        self.device = x.device
+        self.gpu: Optional[int] = x.get_device() if x.is_cuda else None
         self._hidden = x.shape[1]
-        self._topk: int = 0 if weights is None else weights.shape[1]
-        self._dtype = x.dtype
-        self._device = x.device
+        self._topk: Optional[int] = None if weights is None else weights.shape[1]
+        self._new_sums = maker_of(x.dtype, x.device)
+        self._new_weights = maker_of(torch.float32, x.device)
         self._filled: list[FilledFrame] = []
+
+    def allocate(self, num_tokens: int) -> tuple[Any, Optional[Any]]:
+        """Memory for the sums [T, H], and for those of the weights, f32 [T, K]."""
+        sums = self._new_sums((num_tokens, self._hidden))
+        if self._topk is None:
+            return sums, None
+        return sums, self._new_weights((num_tokens, self._topk))
 
     def _fill(self, x: Any, weights: Any, sums: Any, weight_sums: Any) -> FilledFrame:
         frame = Frame(_COMBINES, 4)
@@ -51,33 +124,27 @@ class CombinePlan:
         dispatched: int,
         x: Any,
         weights: Optional[Any],
-        num_tokens: int,
+        sums: Any,
+        weight_sums: Optional[Any],
         stream: Optional[int],
-    ) -> tuple[Any, Optional[Any]]:
-        """The sums [T, H], and those of the weights, f32 [T, K], or None.
+    ) -> None:
+        """Writes the sums.
         REQUIRES: the tensors are contiguous, and of the kinds that the plan was made with."""
-        device = self._device
-        sums = torch.empty((num_tokens, self._hidden), dtype=self._dtype, device=device)
-        weight_sums = None
-        if weights is not None:
-            shape = (num_tokens, self._topk)
-            weight_sums = torch.empty(shape, dtype=torch.float32, device=device)
         try:
             filled = self._filled.pop()
         except IndexError:
             filled = self._fill(x, weights, sums, weight_sums)
-        tensors, shapes = filled.tensors, filled.shapes
-        tensors[_X].data = x.data_ptr()
-        shapes[_X][0] = x.shape[0]
-        tensors[_SUMS].data = sums.data_ptr()
-        shapes[_SUMS][0] = num_tokens
+        words = filled.words
+        words[_X_DATA] = x.data_ptr()
+        words[_X_ROWS] = x.shape[0]
+        words[_SUMS_DATA] = sums.data_ptr()
+        words[_SUMS_ROWS] = num_tokens = sums.shape[0]
         if weight_sums is not None and weights is not None:
-            tensors[_WEIGHTS].data = weights.data_ptr()
-            shapes[_WEIGHTS][0] = weights.shape[0]
-            tensors[_WEIGHT_SUMS].data = weight_sums.data_ptr()
-            shapes[_WEIGHT_SUMS][0] = num_tokens
+            words[_WEIGHTS_DATA] = weights.data_ptr()
+            words[_WEIGHTS_ROWS] = weights.shape[0]
+            words[_WEIGHT_SUMS_DATA] = weight_sums.data_ptr()
+            words[_WEIGHT_SUMS_ROWS] = num_tokens
         status = lib.high_throughput_combine(transport, filled.struct, dispatched, stream, None)
         self._filled.append(filled)
         if status or raised:
             check(status)
-        return sums, weight_sums

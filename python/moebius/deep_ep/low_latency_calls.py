@@ -6,7 +6,6 @@ Letters: T tokens of this rank, H hidden, K top-k, R ranks, E experts, L local e
 tokens of a rank; an expert has room for M * R rows."""
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, Optional
 
@@ -14,12 +13,11 @@ import torch
 
 from .._structs import CODING_LOGFMT10, CODING_NONE
 from ..errors import InvalidArgument
-from ..low_latency import LowLatency, LowLatencyDispatched
-from ..tensors import stream_handle
+from ..low_latency import LowLatency
 from .comm_stream import CommStreams
 from .events import EventOverlap
 from .handles import LowLatencyHandle, expect_low_latency_handle
-from .low_latency_plans import Cast, Plan
+from .low_latency_plans import Banks, Cast, Plan
 from .ranks import Ranks
 from .tensors import cuda, expect_tensor
 
@@ -29,31 +27,6 @@ _MOST_TOPK = 16
 Hook = Callable[[], None]
 
 
-class _Banks:
-    """The last two dispatches of a transport, which have a bank each.
-
-    A dispatch never finds its bank taken: make_room() receives what is still to be received of the
-    dispatch before last, and closes it.  Tensors that a caller has lie in torch's memory, so
-    nothing that was returned is overwritten."""
-
-    def __init__(self) -> None:
-        self._last: list[weakref.ref[LowLatencyHandle]] = []
-
-    def make_room(self) -> None:
-        """Takes the bank of the dispatch before last, for the next one."""
-        while len(self._last) >= 2:
-            before = self._last.pop(0)()
-            if before is not None:
-                before.close()
-
-    def add(self, handle: LowLatencyHandle) -> None:
-        self._last.append(weakref.ref(handle))
-
-    def remove(self, handle: LowLatencyHandle) -> None:
-        """Its bank has been given back."""
-        self._last = [known for known in self._last if known() is not handle]
-
-
 class LowLatencyCalls:
     """Mixed into Buffer."""
 
@@ -61,7 +34,7 @@ class LowLatencyCalls:
     _ranks: Optional[Ranks]
     _streams: CommStreams
     _masked: set[int]
-    _banks: dict[LowLatency, _Banks]
+    _banks: dict[LowLatency, Banks]
     _plans: dict[Any, Plan]
     _open: Callable[[], Ranks]
 
@@ -118,29 +91,35 @@ class LowLatencyCalls:
         With return_recv_hook, the tensors are complete when the hook has been called.
         The stats, i32 [L] rows and i64 [R] microseconds of waiting, are added to.
         A handle is good until the dispatch after the next.  Collective."""
-        max_tokens = num_max_dispatch_tokens_per_rank
         if async_finish and return_recv_hook:
             _refuse_both()
-        casts = use_fp8, round_scale, use_ue8m0
-        plan = self._find_plan(x, topk_idx, max_tokens, num_experts, *casts)
-        banks = self._banks_of(plan.transport)
-        banks.make_room()
+        plan = self._find_plan(
+            x,
+            topk_idx,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            use_fp8,
+            round_scale,
+            use_ue8m0,
+        )
+        plan.banks.make_room()
         x, ids = x.contiguous(), topk_idx.contiguous()
-        made = plan.allocate()
-        turn = self._streams.begin(x.device, None, async_finish)
-        stream = stream_handle(turn.stream, x)
-        statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        number = plan.dispatch(x, ids, made, *statistics, stream, return_recv_hook)
-        handle = LowLatencyHandle(plan, (max_tokens, plan.hidden, num_experts), made.words, stream)
-        handle.begin(number, (x, ids, made, statistics), return_recv_hook)
-        banks.add(handle)
-        received = (made.rows, made.scales) if use_fp8 else made.rows
+        turn = self._streams.begin(plan.device, None, async_finish)
+        stream = turn.handle(plan.gpu)
+        is_recorded = plan.is_recorded()
+        made = plan.allocate(stream, is_recorded)
+        received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        number = plan.dispatch(x, ids, made, received, wait_us, stream, return_recv_hook)
+        rows, scales, counts, words = made
+        handle = LowLatencyHandle(plan, words, stream, is_recorded)
+        handle.begin(number, (x, ids, made, received, wait_us), return_recv_hook)
+        plan.banks.add(handle)
         if async_finish:
-            tensors = (x, ids, *statistics, made.rows, made.scales, made.counts, made.words)
-            event = self._streams.end(turn, tensors)
+            event = self._streams.end(turn, (x, ids, received, wait_us, *made))
         else:
             event = EventOverlap()
-        return received, made.counts, handle, event, handle.finish if return_recv_hook else None
+        hook = handle.finish if return_recv_hook else None
+        return (rows, scales) if use_fp8 else rows, counts, handle, event, hook
 
     def low_latency_combine(
         self,
@@ -162,36 +141,54 @@ class LowLatencyCalls:
         get_next_low_latency_combine_buffer(handle), and x is not read.  The second combine of a handle
         costs one more dispatch.  Gives the sums, in `out` if
         that is given, an event, and a hook or None.  Collective."""
-        self._open()
+        if self._ranks is None:
+            self._open()
         expect_low_latency_handle(handle)
         if async_finish and return_recv_hook:
             _refuse_both()
-        rows = handle.result()
-        expect_tensor(x, "x", 3)
-        expect_tensor(topk_idx, "topk_idx", 2)
-        expect_tensor(topk_weights, "topk_weights", 2)
-        if out is None:
-            out = torch.empty((topk_weights.shape[0], x.shape[2]), dtype=x.dtype, device=x.device)
-        given = rows.combine_buffer if zero_copy else x.contiguous()
+        handle.number()  # refuses a handle whose memory has been used again
+        plan = handle.plan
+        if zero_copy or not plan.fits_combine(x, topk_idx, topk_weights, out):
+            expect_tensor(x, "x", 3)
+            expect_tensor(topk_idx, "topk_idx", 2)
+            expect_tensor(topk_weights, "topk_weights", 2)
+            if out is None:
+                shape = (topk_weights.shape[0], x.shape[2])
+                out = torch.empty(shape, dtype=x.dtype, device=x.device)
+            given = handle.result().combine_buffer if zero_copy else x.contiguous()
+            fits = plan.fits_combine(given, topk_idx, topk_weights, out)
+        else:
+            if out is None:
+                out = plan.allocate_sums(topk_weights.shape[0])
+            given, fits = x.contiguous(), True
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
         turn = self._streams.begin(x.device, None, async_finish)
         if handle.is_combined:
             with cuda.stream(turn.stream):
-                rows, given = self._dispatch_again(handle, ids, given, turn.stream)
+                given = self._dispatch_again(handle, ids, given, turn.stream)
         handle.is_combined = True
         wait_us = combine_wait_recv_cost_stats
-        plan = handle.plan
-        if plan.fits_combine(given, ids, weights, out):
+        if fits:
             coding = CODING_LOGFMT10 if use_logfmt else CODING_NONE
-            stream = stream_handle(turn.stream, x)
+            stream = turn.handle(plan.gpu)
+            # A transfer that is under way keeps the result, whatever becomes of the handle.
+            rows = handle.result() if return_recv_hook else None
             number = plan.combine(
-                rows._get(), given, ids, weights, out, coding, wait_us, stream, return_recv_hook
+                handle.number(),
+                given,
+                ids,
+                weights,
+                out,
+                coding,
+                wait_us,
+                stream,
+                return_recv_hook,
             )
             if return_recv_hook:
                 keep = (given, ids, weights, out, wait_us, rows)
                 handle.begin_combine(plan.pending_combine(number, keep, stream))
         else:
-            arguments = (given, ids, weights, rows)
+            arguments = (given, ids, weights, handle.result())
             options: dict[str, Any] = {
                 "coding": "logfmt10" if use_logfmt else None,
                 "wait_us": wait_us,
@@ -213,14 +210,11 @@ class LowLatencyCalls:
         self._open()
         return expect_low_latency_handle(handle).result().combine_buffer
 
-    def _dispatch_again(
-        self, handle: LowLatencyHandle, ids: Any, x: Any, stream: Any
-    ) -> tuple[LowLatencyDispatched, Any]:
+    def _dispatch_again(self, handle: LowLatencyHandle, ids: Any, x: Any, stream: Any) -> Any:
         """A transport combines each dispatch once.  This makes another dispatch of the same ids,
-        with rows of zeros, for one more combine of x.  Where ranks have been excluded since, x is
-        put into the order without them."""
-        transport = handle.plan.transport
-        banks = self._banks_of(transport)
+        with rows of zeros, for one more combine of x, which it gives.  Where ranks have been
+        excluded since, x is put into the order without them."""
+        transport, banks = handle.plan.transport, handle.plan.banks
         banks.make_room()
         hidden = handle.hidden
         dtype = torch.bfloat16 if hidden % 2 else torch.uint8  # rows have an even size
@@ -233,10 +227,7 @@ class LowLatencyCalls:
         if self.enable_shrink or any(transport.dead_ranks):
             if not torch.equal(handle.source_ranges, ranges):
                 x = _moved(x, handle.source_ranges, ranges)
-        return result, x
-
-    def _banks_of(self, transport: LowLatency) -> _Banks:
-        return self._banks.setdefault(transport, _Banks())
+        return x
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """Excludes a rank, or takes it back; every live rank makes the same call before its next
@@ -316,9 +307,17 @@ class LowLatencyCalls:
         expect_tensor(x, "x", 2)
         expect_tensor(ids, "topk_idx", 2)
         transport = self._low_latency(x, topk, max_tokens, num_experts)
-        num_local, size = ranks.num_local_experts(num_experts), ranks.size
-        cast = Cast(use_fp8, round_scale, use_ue8m0)
-        plan = self._plans[key] = Plan(transport, x, ids, size, num_local, max_tokens * size, cast)
+        plan = self._plans[key] = Plan(
+            transport,
+            self._banks.setdefault(transport, Banks()),
+            x,
+            ids,
+            ranks.size,
+            ranks.num_local_experts(num_experts),
+            max_tokens,
+            num_experts,
+            Cast(use_fp8, round_scale, use_ue8m0),
+        )
         return plan
 
     def _low_latency(self, x: Any, topk: int, max_tokens: int, num_experts: int) -> LowLatency:

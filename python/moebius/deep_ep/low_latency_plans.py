@@ -12,20 +12,21 @@ max_tokens * R."""
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 
 from .. import _structs as s
 from .. import _torch as _torch_tensors
 from .._callbacks import raised
-from .._frames import FilledFrame, Frame, Frames
+from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
 from ..low_latency import LowLatency, LowLatencyCombined
 from ..transports import Pending
-from .tensors import as_fp8, fp8_dtype
+from .tensors import as_fp8, cuda, fp8_dtype, maker_of
 
 _GROUP = 128  # elements that share a scale
 
@@ -54,18 +55,46 @@ class Cast:
 # The tensors of a dispatch, and of a combine.
 _X, _IDS, _ROWS, _SCALES, _COUNTS, _TOKENS, _RANGES, _RECEIVED, _WAIT_US = range(9)
 _Y, _COMBINE_IDS, _WEIGHTS, _OUT, _COMBINE_WAIT_US = range(5)
+_X_DATA, _IDS_DATA, _ROWS_DATA, _SCALES_DATA, _COUNTS_DATA, _TOKENS_DATA, _RANGES_DATA = map(
+    data_word, range(_RANGES + 1)
+)
+_X_ROWS, _IDS_ROWS = rows_word(_X), rows_word(_IDS)
+_Y_DATA, _COMBINE_IDS_DATA, _WEIGHTS_DATA, _OUT_DATA = map(data_word, range(_OUT + 1))
+_COMBINE_IDS_ROWS, _WEIGHTS_ROWS, _OUT_ROWS = map(rows_word, (_COMBINE_IDS, _WEIGHTS, _OUT))
 _DISPATCHES = Frames(s.LowLatencyDispatchInput, 9)
 _COMBINES = Frames(s.LowLatencyCombineInput, 5)
 
 
-@dataclass
-class Received:
-    """Memory for the results of a dispatch."""
+class Banks:
+    """The last two dispatches of a transport, which have a bank each.
 
-    rows: Any
-    scales: Any  # [L, rows, G], whose columns are neighbours in memory; None without a cast
-    counts: Any  # i32 [L]
-    words: Any  # i64: the ranges [L, R], then the tokens i32 [L, rows]
+    A dispatch never finds its bank taken: make_room() receives what is still to be received of the
+    dispatch before last, and closes it.  Tensors that a caller has lie in torch's memory, so
+    nothing that was returned is overwritten."""
+
+    def __init__(self) -> None:
+        self._last: list[weakref.ref[Any]] = []
+
+    def make_room(self) -> None:
+        """Takes the bank of the dispatch before last, for the next one."""
+        while len(self._last) >= 2:
+            before = self._last.pop(0)()
+            if before is not None:
+                before.close()
+
+    def add(self, handle: Any) -> None:
+        """Takes a LowLatencyHandle, which is the last dispatch from now on."""
+        self._last.append(weakref.ref(handle))
+
+    def remove(self, handle: Any) -> None:
+        """Its bank has been given back."""
+        self._last = [known for known in self._last if known() is not handle]
+
+
+# Memory for the results of a dispatch: rows [L, rows, H]; scales [L, rows, G], whose columns are
+# neighbours in memory, or None without a cast; counts i32 [L]; and words i64, which are the ranges
+# [L, R] and then the tokens i32 [L, rows].
+Received = Tuple[Any, Any, Any, Any]
 
 
 class Plan:
@@ -74,46 +103,67 @@ class Plan:
     def __init__(
         self,
         transport: LowLatency,
+        banks: Banks,
         x: Any,
         ids: Any,
         num_ranks: int,
         num_local: int,
-        rows: int,
+        max_tokens: int,
+        num_experts: int,
         cast: Cast,
     ) -> None:
         self.transport = transport
+        self.banks = banks
         self.cast = cast
         self.device = x.device
+        self.gpu: Optional[int] = x.get_device() if x.is_cuda else None
         self.dtype = x.dtype
         self.ids_dtype = ids.dtype
         self.topk = ids.shape[1]
-        self.hidden = x.shape[1]
+        self.hidden: int = x.shape[1]
+        self.sizes = (max_tokens, self.hidden, num_experts)
+        rows = max_tokens * num_ranks
         self.rows_shape = torch.Size((num_local, rows, self.hidden))
         self.ranges_shape = (num_local, num_ranks)
         self._num_ranges = num_local * num_ranks
         self._num_tokens = num_local * rows
         self._num_words = self._num_ranges + (self._num_tokens + 1) // 2
-        self._rows_dtype = fp8_dtype if cast.use_fp8 else x.dtype
         groups = -(-self.hidden // (4 * _GROUP)) if cast.use_ue8m0 else self.hidden // _GROUP
         self._scales_shape = (num_local, rows, groups)
         self._scales_strides = (groups * rows, 1, rows)
-        self._scales_dtype = torch.int32 if cast.use_ue8m0 else torch.float32
+        self._new_rows = maker_of(fp8_dtype if cast.use_fp8 else x.dtype, x.device)
+        self._new_scales = maker_of(
+            torch.int32 if cast.use_ue8m0 else torch.float32, x.device, "new_empty_strided"
+        )
+        self._new_counts = maker_of(torch.int32, x.device)
+        self._new_words = maker_of(torch.int64, x.device)
+        self._new_sums = maker_of(x.dtype, x.device)
+        self._spare_words: dict[Optional[int], list[Any]] = {}
         self._dispatches: list[FilledFrame] = []
         self._combines: list[FilledFrame] = []
 
-    def allocate(self) -> Received:
-        device = self.device
+    def allocate(self, stream: Optional[int], is_recorded: bool) -> Received:
+        """For a dispatch on this stream; `is_recorded` says whether it goes into a CUDA graph."""
+        shape = self.rows_shape
         scales = None
         if self.cast.use_fp8:
-            scales = torch.empty_strided(
-                self._scales_shape, self._scales_strides, dtype=self._scales_dtype, device=device
-            )
-        return Received(
-            torch.empty(self.rows_shape, dtype=self._rows_dtype, device=device),
-            scales,
-            torch.empty(self.rows_shape[:1], dtype=torch.int32, device=device),
-            torch.empty(self._num_words, dtype=torch.int64, device=device),
-        )
+            scales = self._new_scales(self._scales_shape, self._scales_strides)
+        spare = None if is_recorded else self._spare_words.get(stream)
+        words = spare.pop() if spare else self._new_words(self._num_words)
+        return self._new_rows(shape), scales, self._new_counts(shape[0]), words
+
+    def is_recorded(self) -> bool:
+        """Whether calls go into a CUDA graph now, whose launches write the same memory again."""
+        return self.gpu is not None and bool(cuda.is_current_stream_capturing())
+
+    def give_words(self, words: Any, stream: Optional[int]) -> None:
+        """Takes words that nobody has looked at for a later dispatch on the same stream, which then
+        writes them after the one that has written them first."""
+        self._spare_words.setdefault(stream, []).append(words)
+
+    def allocate_sums(self, num_tokens: int) -> Any:
+        """[T, H]."""
+        return self._new_sums((num_tokens, self.hidden))
 
     def ranges_of(self, words: Any) -> Any:
         """i64 [L, R]."""
@@ -128,6 +178,7 @@ class Plan:
         frame = Frame(_DISPATCHES, 9)
         put = frame.put
         cast = self.cast
+        rows, scales, counts, words = made
         frame.fill(
             put(_X, x),
             0,
@@ -140,12 +191,12 @@ class Plan:
             0,
             0,
             False,
-            put(_ROWS, as_fp8(made.rows) if cast.use_fp8 else made.rows),
-            put(_SCALES, made.scales.transpose(1, 2)) if cast.use_fp8 else 0,
-            put(_COUNTS, made.counts),
+            put(_ROWS, as_fp8(rows) if cast.use_fp8 else rows),
+            put(_SCALES, scales.transpose(1, 2)) if cast.use_fp8 else 0,
+            put(_COUNTS, counts),
             0,
-            put(_TOKENS, self.tokens_of(made.words)),
-            put(_RANGES, self.ranges_of(made.words)),
+            put(_TOKENS, self.tokens_of(words)),
+            put(_RANGES, self.ranges_of(words)),
         )
         return FilledFrame(frame)
 
@@ -164,18 +215,18 @@ class Plan:
             filled = self._dispatches.pop()
         except IndexError:
             filled = self._fill_dispatch(x, ids, made)
-        tensors, shapes = filled.tensors, filled.shapes
-        tensors[_X].data = x.data_ptr()
-        shapes[_X][0] = x.shape[0]
-        tensors[_IDS].data = ids.data_ptr()
-        shapes[_IDS][0] = ids.shape[0]
-        tensors[_ROWS].data = made.rows.data_ptr()
-        if made.scales is not None:
-            tensors[_SCALES].data = made.scales.data_ptr()
-        tensors[_COUNTS].data = made.counts.data_ptr()
-        words = made.words.data_ptr()
-        tensors[_RANGES].data = words
-        tensors[_TOKENS].data = words + 8 * self._num_ranges
+        rows, scales, counts, ranges = made
+        words = filled.words
+        words[_X_DATA] = x.data_ptr()
+        words[_X_ROWS] = x.shape[0]
+        words[_IDS_DATA] = ids.data_ptr()
+        words[_IDS_ROWS] = ids.shape[0]
+        words[_ROWS_DATA] = rows.data_ptr()
+        if scales is not None:
+            words[_SCALES_DATA] = scales.data_ptr()
+        words[_COUNTS_DATA] = counts.data_ptr()
+        words[_RANGES_DATA] = address = ranges.data_ptr()
+        words[_TOKENS_DATA] = address + 8 * self._num_ranges
         kept = None
         if received is not None or wait_us is not None:
             kept = self._lend_statistics(filled, received, wait_us)
@@ -199,22 +250,32 @@ class Plan:
             kept.append(keep)
         return kept
 
-    def fits_combine(self, x: Any, ids: Any, weights: Any, out: Any) -> bool:
-        """Whether these are of the kinds that the struct of a combine says."""
-        device = self.device
+    def fits_combine(self, x: Any, ids: Any, weights: Any, out: Optional[Any]) -> bool:
+        """Whether these are tensors of the kinds that the struct of a combine says."""
+        try:
+            num_tokens, topk = ids.shape
+            device = self.device
+            return (
+                x.shape == self.rows_shape
+                and topk == self.topk
+                and weights.shape == (num_tokens, topk)
+                and x.dtype is self.dtype
+                and ids.dtype is self.ids_dtype
+                and weights.dtype is torch.float32
+                and x.device == device
+                and ids.device == device
+                and weights.device == device
+                and (out is None or self._fits_sums(out))
+            )
+        except (AttributeError, TypeError, ValueError):
+            return False
+
+    def _fits_sums(self, out: Any) -> bool:
         return (
-            x.shape == self.rows_shape
-            and ids.shape[1] == self.topk
+            len(out.shape) == 2
             and out.shape[1] == self.hidden
-            and weights.shape == ids.shape
-            and x.dtype is self.dtype
             and out.dtype is self.dtype
-            and ids.dtype is self.ids_dtype
-            and weights.dtype is torch.float32
-            and x.device == device
-            and ids.device == device
-            and weights.device == device
-            and out.device == device
+            and out.device == self.device
             and out.is_contiguous()
         )
 
@@ -251,15 +312,13 @@ class Plan:
             filled = self._combines.pop()
         except IndexError:
             filled = self._fill_combine(x, ids, weights, out)
-        tensors, shapes = filled.tensors, filled.shapes
-        tensors[_Y].data = x.data_ptr()
-        num_tokens = ids.shape[0]
-        tensors[_COMBINE_IDS].data = ids.data_ptr()
-        shapes[_COMBINE_IDS][0] = num_tokens
-        tensors[_WEIGHTS].data = weights.data_ptr()
-        shapes[_WEIGHTS][0] = num_tokens
-        tensors[_OUT].data = out.data_ptr()
-        shapes[_OUT][0] = out.shape[0]
+        words = filled.words
+        words[_Y_DATA] = x.data_ptr()
+        words[_COMBINE_IDS_DATA] = ids.data_ptr()
+        words[_COMBINE_IDS_ROWS] = words[_WEIGHTS_ROWS] = ids.shape[0]
+        words[_WEIGHTS_DATA] = weights.data_ptr()
+        words[_OUT_DATA] = out.data_ptr()
+        words[_OUT_ROWS] = out.shape[0]
         filled.struct.coding = coding
         kept = None
         if wait_us is not None:
