@@ -130,14 +130,14 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             self._elements = (plan.tokens_of(words), plan.ranges_of(words), *plan.sizes)
         return self._elements
 
-    def begin(self, number: int, keep: Any, starts: bool) -> None:
-        """Takes what the library has given for the dispatch: a result, or with `starts` a pending
-        one, which needs `keep`."""
-        if starts:
-            make = functools.partial(_dispatched, stream=self.stream)
-            self._pending = Pending(number, make, keep, is_async=True)
-        else:
-            self._number = number
+    def take(self, number: int) -> None:
+        """Takes the result that the library has given for the dispatch."""
+        self._number = number
+
+    def begin(self, number: int, keep: Any) -> None:
+        """Takes a pending result in its place, which needs `keep`."""
+        make = functools.partial(_dispatched, stream=self.stream)
+        self._pending = Pending(number, make, keep, is_async=True)
 
     def finish(self) -> None:
         """The receive half, once."""

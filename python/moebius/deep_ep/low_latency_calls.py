@@ -93,15 +93,33 @@ class LowLatencyCalls:
         A handle is good until the dispatch after the next.  Collective."""
         if async_finish and return_recv_hook:
             _refuse_both()
-        plan = self._find_plan(
-            x,
-            topk_idx,
-            num_max_dispatch_tokens_per_rank,
-            num_experts,
-            use_fp8,
-            round_scale,
-            use_ue8m0,
-        )
+        max_tokens = num_max_dispatch_tokens_per_rank
+        key: tuple[Any, ...] = ()
+        plan = None
+        # Whatever refuses arguments other than their numbers of tokens is done when a plan is made.
+        try:
+            num_tokens, hidden = x.shape
+            num_routed, topk = topk_idx.shape
+            key = (
+                hidden,
+                topk,
+                max_tokens,
+                num_experts,
+                x.dtype,
+                topk_idx.dtype,
+                x.device,
+                topk_idx.device,
+                use_fp8,
+                round_scale,
+                use_ue8m0,
+            )
+            plan = self._plans.get(key)
+        except (AttributeError, TypeError, ValueError):
+            pass
+        if plan is None:
+            cast = Cast(use_fp8, round_scale, use_ue8m0)
+            plan = self._make_plan(key, x, topk_idx, max_tokens, num_experts, cast)
+            num_tokens, num_routed = x.shape[0], topk_idx.shape[0]
         plan.banks.make_room()
         x, ids = x.contiguous(), topk_idx.contiguous()
         turn = self._streams.begin(plan.device, None, async_finish)
@@ -109,10 +127,14 @@ class LowLatencyCalls:
         is_recorded = plan.is_recorded()
         made = plan.allocate(stream, is_recorded)
         received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        number = plan.dispatch(x, ids, made, received, wait_us, stream, return_recv_hook)
+        sizes = num_tokens, num_routed
+        number = plan.dispatch(x, ids, sizes, made, received, wait_us, stream, return_recv_hook)
         rows, scales, counts, words = made
         handle = LowLatencyHandle(plan, words, stream, is_recorded)
-        handle.begin(number, (x, ids, made, received, wait_us), return_recv_hook)
+        if return_recv_hook:
+            handle.begin(number, (x, ids, made, received, wait_us))
+        else:
+            handle.take(number)
         plan.banks.add(handle)
         if async_finish:
             event = self._streams.end(turn, (x, ids, received, wait_us, *made))
@@ -268,45 +290,22 @@ class LowLatencyCalls:
     def _all_low_latency(self) -> list[LowLatency]:
         return [made for device in self._open().devices for made in device.all_low_latency]
 
-    def _find_plan(
+    def _make_plan(
         self,
+        key: tuple[Any, ...],
         x: Any,
         ids: Any,
         max_tokens: int,
         num_experts: int,
-        use_fp8: bool,
-        round_scale: bool,
-        use_ue8m0: bool,
+        cast: Cast,
     ) -> Plan:
-        """The plan of such calls.  Whatever refuses arguments other than their numbers of tokens is
-        done when it is made."""
-        try:
-            _, hidden = x.shape
-            _, topk = ids.shape
-            key = (
-                hidden,
-                topk,
-                max_tokens,
-                num_experts,
-                x.dtype,
-                ids.dtype,
-                x.device,
-                ids.device,
-                use_fp8,
-                round_scale,
-                use_ue8m0,
-            )
-            plan = self._plans.get(key)
-        except (AttributeError, TypeError, ValueError):
-            plan = None
-        if plan is not None and self._ranks is not None:
-            return plan
+        """The plan of such calls, which is the first of its kind."""
         ranks = self._open()
-        if use_ue8m0 and not round_scale:
+        if cast.use_ue8m0 and not cast.round_scale:
             raise InvalidArgument("use_ue8m0 is set without round_scale, expected both")
         expect_tensor(x, "x", 2)
         expect_tensor(ids, "topk_idx", 2)
-        transport = self._low_latency(x, topk, max_tokens, num_experts)
+        transport = self._low_latency(x, ids.shape[1], max_tokens, num_experts)
         plan = self._plans[key] = Plan(
             transport,
             self._banks.setdefault(transport, Banks()),
@@ -316,7 +315,7 @@ class LowLatencyCalls:
             ranks.num_local_experts(num_experts),
             max_tokens,
             num_experts,
-            Cast(use_fp8, round_scale, use_ue8m0),
+            cast,
         )
         return plan
 

@@ -204,13 +204,14 @@ class Plan:
         self,
         x: Any,
         ids: Any,
+        sizes: tuple[int, int],
         made: Received,
         received: Any,
         wait_us: Any,
         stream: Optional[int],
         starts: bool,
     ) -> int:
-        """Gives a result, or with `starts` a pending one."""
+        """Gives a result, or with `starts` a pending one.  `sizes` are the rows of x and ids."""
         try:
             filled = self._dispatches.pop()
         except IndexError:
@@ -218,9 +219,8 @@ class Plan:
         rows, scales, counts, ranges = made
         words = filled.words
         words[_X_DATA] = x.data_ptr()
-        words[_X_ROWS] = x.shape[0]
         words[_IDS_DATA] = ids.data_ptr()
-        words[_IDS_ROWS] = ids.shape[0]
+        words[_X_ROWS], words[_IDS_ROWS] = sizes
         words[_ROWS_DATA] = rows.data_ptr()
         if scales is not None:
             words[_SCALES_DATA] = scales.data_ptr()
