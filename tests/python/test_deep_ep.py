@@ -250,6 +250,26 @@ def test_a_combine_whose_hook_is_never_called_is_received_for_the_dispatch_after
     run_threads(body, 2)
 
 
+def test_elements_of_handles_are_not_overwritten() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, _ = inputs(group.rank)
+        _, counts, handle, *_ = low_latency(buffer, x, ids)
+        tokens, ranges, *sizes = handle
+        kept = tokens.clone(), ranges.clone()
+        assert sizes == [8, HIDDEN, EXPERTS]
+        assert (ranges & 0xFFFFFFFF).sum(1).tolist() == counts.tolist()
+        *_, later, _, _ = low_latency(buffer, x, ids)
+        del handle
+        for seed in range(4):  # memory of handles that nobody has looked into is used again
+            other, other_ids, _ = inputs(group.rank + 10 * seed + 10)
+            low_latency(buffer, other, other_ids)
+        assert torch.equal(tokens, kept[0]) and torch.equal(ranges, kept[1])
+        assert torch.equal(later[1], kept[1])
+
+    run_threads(body, 2)
+
+
 def test_masked_ranks() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)
@@ -327,6 +347,42 @@ def test_with_enable_shrink_a_rank_that_never_calls_is_left_out() -> None:
     run_threads(body, 4)
 
 
+def test_rows_of_any_type_and_strides() -> None:
+    names = ["float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool"]
+    dtypes = [getattr(torch, name) for name in names]
+    dtypes += [torch.float8_e4m3fn] if hasattr(torch, "float8_e4m3fn") else []
+
+    def bits(x: Any) -> Any:
+        return x.contiguous().view(torch.uint8) if x.element_size() == 1 else x
+
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        _, ids, weights = inputs(0)
+        scales = torch.rand(3, 5).t()
+        for dtype in dtypes:
+            wide = (torch.rand(HIDDEN, 5) * 2).to(dtype)
+            for x in (wide.t().contiguous(), wide.t()):
+                for given_ids in (ids, ids.int(), ids.t().contiguous().t()):
+                    (rows, found, found_weights, counts, handle, _), _ = dispatch(
+                        buffer, x, given_ids, weights
+                    )
+                    assert rows.dtype is dtype and torch.equal(bits(rows), bits(x))
+                    assert found.dtype is given_ids.dtype and torch.equal(found, given_ids)
+                    assert torch.equal(found_weights, weights) and sum(counts) == ids.numel()
+                    again, *rest = buffer.dispatch((x, scales), handle)
+                    assert torch.equal(bits(again[0]), bits(x)) and torch.equal(again[1], scales)
+                    assert rest[:4] == [None] * 4
+        (found, no_ids, no_weights, counts, *_), _ = dispatch(buffer, (wide.t(), scales), None)
+        assert torch.equal(found[1], scales) and no_ids is no_weights is None
+
+    def dispatch(buffer: Buffer, x: Any, given: Any, weights: Any = None) -> Any:
+        _, ids, _ = inputs(0)
+        per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+        return buffer.dispatch(x, None, per_rank, None, in_rank, per_expert, given, weights), None
+
+    run_threads(body, 1)
+
+
 def test_destroyed_buffers_and_results_that_outlive_them() -> None:
     def body(group: moebius.Group) -> Any:
         buffer = Buffer(group)
@@ -371,7 +427,23 @@ def test_what_is_refused_is_refused_by_name() -> None:
             buffer.dispatch([1.0, 2.0], None)
         with pytest.raises(moebius.InvalidArgument, match="use_ue8m0 is set without round_scale"):
             buffer.low_latency_dispatch(x.bfloat16(), ids, 8, EXPERTS, use_ue8m0=True)
-        (rows, *_, handle, _), _ = dispatch(buffer, x, ids)
+        (rows, *_, handle, _), layout = dispatch(buffer, x, ids)
+        per_rank, per_node, in_rank, per_expert = layout
+        for wrong in (ids[0], ids.float(), ids[:2], ids.double()):
+            with pytest.raises(moebius.InvalidArgument):
+                buffer.dispatch(x, None, *layout, wrong)
+        for wrong in (ids, ids[0].float(), ids[:2].float(), ids.double()):
+            with pytest.raises(moebius.InvalidArgument):
+                buffer.dispatch(x, None, *layout, ids, wrong)
+        for wrong in (in_rank[0], in_rank[:2], in_rank.int(), in_rank.repeat(1, 2)):
+            with pytest.raises(moebius.InvalidArgument):
+                buffer.dispatch(x, None, per_rank, None, wrong, per_expert, ids)
+        with pytest.raises(moebius.InvalidArgument, match="dtype torch.float64"):
+            buffer.dispatch(x.double(), None, *layout, ids)
+        with pytest.raises(moebius.InvalidArgument, match="topk_idx has shape"):
+            buffer.get_dispatch_layout(ids[0], EXPERTS)
+        with pytest.raises(moebius.InvalidArgument, match="topk_ids dtype is f32"):
+            buffer.get_dispatch_layout(ids.float(), EXPERTS)
         with pytest.raises(moebius.InvalidArgument, match="handle and topk_idx"):
             buffer.dispatch(x, handle, topk_idx=ids)
         with pytest.raises(moebius.InvalidArgument, match="x has .* rows, expected"):
