@@ -173,9 +173,6 @@ std::vector<TransportCase> transport_cases(int64_t num_experts) {
           name != "mxfp8") {
         continue;
       }
-      if (kind == Kind::kLowLatency && name == "fp8_tensor_static") {
-        continue;  // it has a scale for each expert of one rank
-      }
       cases.push_back(
           {kind, name, ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant});
     }
