@@ -21,6 +21,7 @@
 #include "comm/group/stream_copy.h"
 #include "comm/routing/common_ids.h"
 #include "core/cpu_sets.h"
+#include "moebius/dispatch.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"
@@ -222,6 +223,32 @@ TEST(CommonIds, AreThoseOfAllRanksInOrder) {
     EXPECT_TRUE(
         comm::common_ids(group, "ids", std::span(own).first(group.rank() == 1 ? 0 : 1)).empty());
   });
+}
+
+TEST(DispatchConfig, HasTheSmsThatWereMeasuredBest) {
+  EXPECT_EQ(DispatchConfig::for_dispatch(8, Device::cuda(0)).num_sms, 16);
+  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 12);
+  EXPECT_EQ(DispatchConfig::for_combine(2, Device::cuda(0)).num_sms, 20);
+  for (int ranks = 1; ranks <= 2048; ++ranks) {
+    EXPECT_NO_THROW(DispatchConfig::for_dispatch(ranks).validate()) << ranks;
+    EXPECT_NO_THROW(DispatchConfig::for_combine(ranks).validate()) << ranks;
+  }
+  EXPECT_THROW(DispatchConfig::for_dispatch(0), InvalidArgument);
+  DispatchConfig bad = DispatchConfig::for_dispatch(8);
+  bad.num_sms = 21;
+  EXPECT_THROW(bad.validate(), InvalidArgument);
+}
+
+TEST(ExpertPlacement, FirstRanksOwnOneMore) {
+  const ExpertPlacement p = ExpertPlacement::linear(10, 4);
+  EXPECT_EQ(p.num_local(0), 3);
+  EXPECT_EQ(p.num_local(1), 3);
+  EXPECT_EQ(p.num_local(2), 2);
+  EXPECT_EQ(p.rank_of(6), 2);
+  EXPECT_EQ(p.local_index(7), 1);
+  EXPECT_EQ(p.expert_map(3).data<int32_t>()[9], 1);
+  EXPECT_EQ(p.expert_map(3).data<int32_t>()[0], -1);
+  EXPECT_THROW(ExpertPlacement::from_ranks({0, 4}, 4), InvalidArgument);
 }
 
 TEST(Nccl, VersionsWithTheWindowsOfTheHeadersAreTaken) {

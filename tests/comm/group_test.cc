@@ -1,23 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of Group, for every kind of group: exchanges, windows, waiting, topology.
+// The contract of Group, for every kind of group: exchanges, waiting, topology, splits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/group/blocks.h"
-#include "moebius/profile.h"
 #include "tests/comm/group_runner.h"
 #include "tests/error_text.h"
 
@@ -332,122 +328,6 @@ TEST(LargeMessages, AreCutAndJoined) {
     for (size_t i = 0; i < kCount; ++i) {
       ASSERT_EQ(in[i], value_at(peer, i)) << i;
     }
-  });
-}
-
-TEST_P(GroupTest, CountsTrafficByNode) {
-  run([&](Group& group) {
-    std::vector<std::byte> in(100);
-    std::vector<std::byte> out(100 * static_cast<size_t>(group.size()));
-    all_gather_bytes(group, "gather", in.data(), 100, out.data());
-    const int neighbours = group.topology().node_size(group.topology().node()) - 1;
-    EXPECT_EQ(group.traffic().intra_node_bytes, 100 * neighbours);
-    EXPECT_EQ(group.traffic().inter_node_bytes, 100 * (group.size() - 1 - neighbours));
-    group.count_traffic(group.rank(), 5);  // the own rank is no traffic
-    EXPECT_EQ(group.traffic().intra_node_bytes, 100 * neighbours);
-    std::vector<int64_t> expected(static_cast<size_t>(group.size()), 100);
-    expected[static_cast<size_t>(group.rank())] = 0;
-    EXPECT_EQ(group.traffic().to_rank, expected);
-  });
-}
-
-TEST_P(GroupTest, TellsAProfileWhatIsSentAndWaitedFor) {
-  run([&](Group& group) {
-    Profile profile(Profile::Keep::kIntervals);
-    std::vector<std::byte> in(100);
-    std::vector<std::byte> out(100 * static_cast<size_t>(group.size()));
-    group.barrier("before");
-    const auto waited = group.waited();
-    group.set_profile(&profile);
-    {
-      const Profile::Span span(&profile, "gather");
-      all_gather_bytes(group, "gather", in.data(), 100, out.data());
-    }
-    group.set_profile(nullptr);
-    std::chrono::nanoseconds told{0};
-    for (const Profile::Interval& interval : profile.intervals()) {
-      if (interval.name == Profile::kWait) {
-        told += interval.end - interval.begin;
-      } else {
-        EXPECT_EQ(interval.name, "gather");
-        EXPECT_EQ(interval.bytes, 100 * (group.size() - 1));
-      }
-    }
-    EXPECT_EQ(told, group.waited() - waited);
-    all_gather_bytes(group, "gather", in.data(), 100, out.data());
-    EXPECT_EQ(profile.bytes(), 100 * (group.size() - 1));  // only of the call it listened to
-  });
-}
-
-TEST_P(GroupTest, WindowsAreSharedWithinANode) {
-  run([&](Group& group) {
-    constexpr int64_t kBytes = 1000;
-    const auto window = group.make_window("window", kBytes);
-    EXPECT_EQ(window->bytes(), kBytes);
-    EXPECT_EQ(window->local(), window->peer(group.rank()));
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(window->local()) % 256, 0u);
-    EXPECT_TRUE(std::all_of(window->local(), window->local() + kBytes,
-                            [](std::byte b) { return b == std::byte{0}; }));
-    for (int peer = 0; peer < group.size(); ++peer) {
-      ASSERT_EQ(window->peer(peer) != nullptr, group.topology().same_node(peer)) << peer;
-    }
-    // Each rank writes its number into a slot at each neighbour, then raises the neighbour's flag.
-    const auto slot = [&](int owner, int writer) {
-      return reinterpret_cast<int32_t*>(window->peer(owner)) + 1 + writer;
-    };
-    const auto flag = [&](int owner) {
-      return std::atomic_ref<int32_t>(*reinterpret_cast<int32_t*>(window->peer(owner)));
-    };
-    group.barrier("all looked at the zeros");
-    int neighbours = 0;
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (group.topology().same_node(peer)) {
-        *slot(peer, group.rank()) = group.rank() * 10 + peer;
-        flag(peer).fetch_add(1, std::memory_order_release);
-        ++neighbours;
-      }
-    }
-    group.wait_until(
-        "signals", group.rank(),
-        [&] { return flag(group.rank()).load(std::memory_order_acquire) == neighbours; },
-        [] { return "expected every neighbour's signal"; });
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (group.topology().same_node(peer)) {
-        EXPECT_EQ(*slot(group.rank(), peer), peer * 10 + group.rank());
-      }
-    }
-    group.barrier("before the windows go");
-  });
-}
-
-TEST_P(GroupTest, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
-  run([&](Group& group) {
-    auto window = group.make_window("window", 64);
-    window->local()[7] = static_cast<std::byte>(group.rank() + 1);
-    group.barrier("written");
-    if (group.rank() == 0) {
-      window.reset();
-    }
-    group.barrier("rank 0 has dropped its window");
-    if (window && window->peer(0) != nullptr) {
-      EXPECT_EQ(window->peer(0)[7], std::byte{1});
-    }
-    const auto empty = group.make_window("empty", 0);
-    EXPECT_EQ(empty->bytes(), 0);
-  });
-}
-
-TEST_P(GroupTest, WindowsOfDifferentSizesAreRefusedByAll) {
-  run([&](Group& group) {
-    const int last = group.size() - 1;
-    const std::string refusal =
-        message_of([&] { group.make_window("window", group.rank() == last ? 8192 : 4096); });
-    if (group.size() == 1) {
-      EXPECT_EQ(refusal, "no error");
-    } else {
-      expect_mentions(refusal, {"4096", "8192", "rank " + std::to_string(last)});
-    }
-    group.barrier("still usable");
   });
 }
 

@@ -87,4 +87,23 @@ struct LowLatencyRank {
   LowLatency transport;
 };
 
+// Runs calls on every shape of group.
+class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {
+ protected:
+  // Three calls use both banks, and one of them again.  Many ranks, which share few CPUs, make one.
+  static int num_calls() { return GetParam().num_ranks > 8 ? 1 : 3; }
+
+  static void run(const DispatchProblem& p,
+                  const std::vector<RankInput>& inputs,
+                  const std::function<void(LowLatencyRank&)>& body,
+                  LowLatencySum sum = LowLatencySum::kSelections) {
+    SCOPED_TRACE("problem " + std::to_string(p.seed));
+    run_ranks(GetParam(), [&](Group& group) {
+      SCOPED_TRACE("rank " + std::to_string(group.rank()));
+      LowLatencyRank rank(group, p, inputs, sum);
+      body(rank);
+    });
+  }
+};
+
 }  // namespace moebius::testing

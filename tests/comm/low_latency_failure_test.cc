@@ -101,6 +101,71 @@ TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
   }
 }
 
+TEST(LowLatencyErrors, EveryRankRefusesRowsAndRoomsThatDiffer) {
+  run_thread_ranks({.num_ranks = 3}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(3, 3), {8, 64, 1, DType::kBF16});
+    const Stream stream = Stream::cpu(1);
+    const Tensor x = Tensor::zeros({4, 64}, DType::kBF16);
+    const Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+    const bool differs = group.rank() == 1;
+    const auto refuses = [&](const LowLatencyDispatchInput& input, const std::string& why) {
+      try {
+        transport.dispatch(input, stream);
+        ADD_FAILURE() << "rank " << group.rank() << " has received rows of two kinds";
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      }
+    };
+    refuses({.x = x, .topk_ids = ids, .max_tokens = differs ? 6 : 5},
+            differs ? "rank 0 sends rows of 128 and 0 bytes with room for 5 tokens, rank 1 of 128 "
+                      "and 0 bytes for 6"
+                    : "rank 1 sends rows of 128 and 0 bytes with room for 6 tokens, rank");
+    const Tensor codes = Tensor::zeros({4, 64}, DType::kI8);
+    refuses(
+        {.x = differs ? codes : x, .topk_ids = ids},
+        differs ? "rank 0 sends rows of 128 and 0 bytes" : "rank 1 sends rows of 64 and 0 bytes");
+    EXPECT_NO_THROW(transport.dispatch({.x = x, .topk_ids = ids}, stream));
+  });
+}
+
+TEST(LowLatencyErrors, EveryRankRefusesRowsOfAnotherCoding) {
+  run_thread_ranks({.num_ranks = 2}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(2, 2), {8, 128, 1, DType::kBF16});
+    const Stream stream = Stream::cpu(1);
+    const Tensor x = Tensor::zeros({4, 128}, DType::kBF16);
+    const Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+    const Tensor weights = Tensor::zeros({4, 1}, DType::kF32);
+    const auto received = transport.dispatch({.x = x, .topk_ids = ids}, stream);
+    LowLatencyCombineInput back{received.x, ids, weights};
+    back.coding = group.rank() == 0 ? LowLatencyCoding::kLogFmt10 : LowLatencyCoding::kNone;
+    try {
+      transport.combine(back, *received.handle, stream);
+      ADD_FAILURE() << "rank " << group.rank() << " has summed rows of two codings";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("returns"), std::string::npos) << error.what();
+    }
+  });
+  run_thread_ranks({}, [](Group& group) {
+    const Stream stream = Stream::cpu(1);
+    const Tensor ids = Tensor::zeros({1, 1}, DType::kI32);
+    const Tensor weights = Tensor::zeros({1, 1}, DType::kF32);
+    for (const int64_t hidden : {int64_t{64}, int64_t{128}}) {
+      LowLatency transport(group, ExpertPlacement::linear(1, 1),
+                           {8, hidden, 1, DType::kBF16, 0,
+                            hidden == 128 ? LowLatencySum::kRanks : LowLatencySum::kSelections});
+      const auto received = transport.dispatch(
+          {.x = Tensor::zeros({1, hidden}, DType::kBF16), .topk_ids = ids}, stream);
+      LowLatencyCombineInput back{received.x, ids, weights};
+      back.coding = LowLatencyCoding::kLogFmt10;
+      if (hidden == 128) {
+        EXPECT_THROW(transport.combine(back, *received.handle, stream), Unsupported);
+      } else {
+        EXPECT_THROW(transport.combine(back, *received.handle, stream), InvalidArgument);
+      }
+    }
+  });
+}
+
 // The last of four ranks leaves, or does nothing any more, before the third call or between a
 // dispatch and its combine.  The others go on without an error, with the sums of the live ranks.
 TEST(LowLatencyWithoutMissingRanks, CallsGoOnByThemselves) {

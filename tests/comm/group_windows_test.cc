@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of windows, for every kind of group.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tests/comm/group_runner.h"
+#include "tests/error_text.h"
+
+namespace moebius::testing {
+namespace {
+
+class GroupWindows : public ::testing::TestWithParam<GroupShape> {
+ protected:
+  void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
+};
+
+TEST_P(GroupWindows, WindowsAreSharedWithinANode) {
+  run([&](Group& group) {
+    constexpr int64_t kBytes = 1000;
+    const auto window = group.make_window("window", kBytes);
+    EXPECT_EQ(window->bytes(), kBytes);
+    EXPECT_EQ(window->local(), window->peer(group.rank()));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(window->local()) % 256, 0u);
+    EXPECT_TRUE(std::all_of(window->local(), window->local() + kBytes,
+                            [](std::byte b) { return b == std::byte{0}; }));
+    for (int peer = 0; peer < group.size(); ++peer) {
+      ASSERT_EQ(window->peer(peer) != nullptr, group.topology().same_node(peer)) << peer;
+    }
+    // Each rank writes its number into a slot at each neighbour, then raises the neighbour's flag.
+    const auto slot = [&](int owner, int writer) {
+      return reinterpret_cast<int32_t*>(window->peer(owner)) + 1 + writer;
+    };
+    const auto flag = [&](int owner) {
+      return std::atomic_ref<int32_t>(*reinterpret_cast<int32_t*>(window->peer(owner)));
+    };
+    group.barrier("all looked at the zeros");
+    int neighbours = 0;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (group.topology().same_node(peer)) {
+        *slot(peer, group.rank()) = group.rank() * 10 + peer;
+        flag(peer).fetch_add(1, std::memory_order_release);
+        ++neighbours;
+      }
+    }
+    group.wait_until(
+        "signals", group.rank(),
+        [&] { return flag(group.rank()).load(std::memory_order_acquire) == neighbours; },
+        [] { return "expected every neighbour's signal"; });
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (group.topology().same_node(peer)) {
+        EXPECT_EQ(*slot(group.rank(), peer), peer * 10 + group.rank());
+      }
+    }
+    group.barrier("before the windows go");
+  });
+}
+
+TEST_P(GroupWindows, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
+  run([&](Group& group) {
+    auto window = group.make_window("window", 64);
+    window->local()[7] = static_cast<std::byte>(group.rank() + 1);
+    group.barrier("written");
+    if (group.rank() == 0) {
+      window.reset();
+    }
+    group.barrier("rank 0 has dropped its window");
+    if (window && window->peer(0) != nullptr) {
+      EXPECT_EQ(window->peer(0)[7], std::byte{1});
+    }
+    const auto empty = group.make_window("empty", 0);
+    EXPECT_EQ(empty->bytes(), 0);
+  });
+}
+
+TEST_P(GroupWindows, WindowsOfDifferentSizesAreRefusedByAll) {
+  run([&](Group& group) {
+    const int last = group.size() - 1;
+    const std::string refusal =
+        message_of([&] { group.make_window("window", group.rank() == last ? 8192 : 4096); });
+    if (group.size() == 1) {
+      EXPECT_EQ(refusal, "no error");
+    } else {
+      expect_mentions(refusal, {"4096", "8192", "rank " + std::to_string(last)});
+    }
+    group.barrier("still usable");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         GroupWindows,
+                         ::testing::ValuesIn(group_shapes()),
+                         [](const auto& shape) { return to_string(shape.param); });
+
+}  // namespace
+}  // namespace moebius::testing
