@@ -41,7 +41,7 @@ moebius_status moebius_array_empty(int32_t dtype,
     expect_ge(num_dims, 0, "num_dims");
     expect(shape != nullptr || num_dims == 0, "shape is null");
     place = make_array(Tensor::empty(Shape(std::span(shape, static_cast<size_t>(num_dims))),
-                                     read_dtype(dtype, "array"), read_device(device, "device")));
+                                     read_dtype(dtype, "array"), read_device(device)));
   });
 }
 

@@ -41,17 +41,6 @@ bool is_contiguous(const moebius_tensor& tensor) {
   return true;
 }
 
-// The name of a tensor's device is formatted only for a failure, because each call reads tensors.
-Device read_device_of(const moebius_tensor& tensor, std::string_view what) {
-  const moebius_device device = tensor.device;
-  const bool is_valid = device.type == MOEBIUS_CUDA
-                            ? device.index >= 0
-                            : device.type == MOEBIUS_CPU && device.index == 0;
-  return is_valid ? Device{device.type == MOEBIUS_CUDA ? DeviceType::kCuda : DeviceType::kCpu,
-                           device.index}
-                  : read_device(device, fmt::format("device of {}", what));
-}
-
 Tensor copy_of_strided(const moebius_tensor& tensor,
                        DType dtype,
                        Device device,
@@ -93,12 +82,20 @@ DType read_dtype(int32_t dtype, std::string_view what) {
   return static_cast<DType>(dtype);
 }
 
-Device read_device(moebius_device device, std::string_view what) {
-  read_choice(device.type, MOEBIUS_CUDA, what);
+Device read_device(moebius_device device, std::string_view owner) {
+  // Formatted only for a failure, because each call reads tensors.
+  const auto name = [&] {
+    return owner.empty() ? std::string("device") : fmt::format("device of {}", owner);
+  };
   if (device.type == MOEBIUS_CUDA) {
     return Device::cuda(read_cuda_index(device.index));
   }
-  expect_eq(device.index, 0, fmt::format("index of {}, which is the CPU", what));
+  expect(device.type == MOEBIUS_CPU, [&] {
+    return fmt::format("{} is {}, expected 0 to {}", name(), device.type, MOEBIUS_CUDA);
+  });
+  expect(device.index == 0, [&] {
+    return fmt::format("index of {}, which is the CPU, is {}, expected 0", name(), device.index);
+  });
   return Device::cpu();
 }
 
@@ -124,7 +121,7 @@ std::string read_text(const char* text, std::string_view what) {
 Tensor read_tensor(const moebius_tensor* given, std::string_view what, const Stream& stream) {
   const moebius_tensor tensor = read_struct(given, what);
   const DType dtype = read_dtype(tensor.dtype, what);
-  const Device device = read_device_of(tensor, what);
+  const Device device = read_device(tensor.device, what);
   if (tensor.num_dims < 0 || tensor.num_dims > Shape::kMaxDims) {
     const std::string dims = fmt::format("num_dims of {}", what);
     expect_ge(tensor.num_dims, 0, dims);

@@ -19,7 +19,8 @@
 namespace moebius::c_api {
 
 DType read_dtype(int32_t dtype, std::string_view what);
-Device read_device(moebius_device device, std::string_view what);
+// Named "device of OWNER", or "device" without an owner.
+Device read_device(moebius_device device, std::string_view owner = {});
 // The ordinal of a GPU, which is not negative.
 int read_cuda_index(int32_t index);
 moebius_device device_of(Device device);

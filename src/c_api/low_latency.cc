@@ -156,8 +156,7 @@ moebius_status moebius_low_latency_size_hint(const moebius_low_latency_options* 
     const moebius_low_latency_options given = read_struct(options, "options");
     const int64_t num_experts =
         read_placement(given.placement, given.num_experts, read_num_ranks(num_ranks)).num_experts();
-    place = LowLatency::size_hint(read_options(given), num_ranks, num_experts,
-                                  read_device(device, "device"));
+    place = LowLatency::size_hint(read_options(given), num_ranks, num_experts, read_device(device));
   });
 }
 

@@ -146,12 +146,12 @@ int32_t moebius_cuda_device_count(void) {
 }
 
 moebius_status moebius_expect_usable(moebius_device device) {
-  return guarded([&] { expect_usable(read_device(device, "device")); });
+  return guarded([&] { expect_usable(read_device(device)); });
 }
 
 moebius_status moebius_set_allocator(moebius_device device, const moebius_allocator* allocator) {
   return guarded([&] {
-    const Device where = read_device(device, "device");
+    const Device where = read_device(device);
     if (allocator == nullptr) {
       set_allocator(where, nullptr);
       return;
@@ -166,7 +166,7 @@ moebius_status moebius_set_allocator(moebius_device device, const moebius_alloca
 moebius_status moebius_get_memory_statistics(moebius_device device,
                                              moebius_memory_statistics* statistics) {
   return guarded([&] {
-    const MemoryStatistics seen = memory_statistics(read_device(device, "device"));
+    const MemoryStatistics seen = memory_statistics(read_device(device));
     write_struct(statistics, "statistics",
                  {.struct_size = 0,
                   .bytes = seen.bytes,
@@ -177,11 +177,11 @@ moebius_status moebius_get_memory_statistics(moebius_device device,
 }
 
 moebius_status moebius_reset_peak_memory(moebius_device device) {
-  return guarded([&] { reset_peak_memory(read_device(device, "device")); });
+  return guarded([&] { reset_peak_memory(read_device(device)); });
 }
 
 moebius_status moebius_trim_memory(moebius_device device) {
-  return guarded([&] { trim_memory(read_device(device, "device")); });
+  return guarded([&] { trim_memory(read_device(device)); });
 }
 
 moebius_status moebius_set_executor(moebius_executor_function function, void* user) {

@@ -54,7 +54,7 @@ moebius_status moebius_quantized_shapes(const moebius_quant_spec* spec,
     for (const auto& [place, tensor] : places_and_tensors) {
       read_optional(place, "tensor of out");
     }
-    const Device where = read_device(device, "device");
+    const Device where = read_device(device);
     const QuantizeSpec how = read_spec(spec);
     const Support support = quantize_supported(how, rows, cols);
     expect(support.ok, support.reason);

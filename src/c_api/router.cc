@@ -67,7 +67,7 @@ moebius_status moebius_router_create(const moebius_router_config* config,
                                      moebius_router* router) {
   return guarded([&] {
     moebius_router& place = expect_out(router, "router");
-    const Device where = read_device(device, "device");
+    const Device where = read_device(device);
     const Stream stream = where.is_cuda() ? Stream::cuda(where.index) : Stream();
     RouterWeights given = read_router_weights(weights, stream);
     stream.synchronize();  // strided weights are copied on it

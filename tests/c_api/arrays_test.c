@@ -143,6 +143,26 @@ static void check_copies(void) {
   CHECK_EQ(unpacked[3], 5);
 }
 
+/* Messages have the device's owner and both values. */
+static void check_names_of_devices(void) {
+  float memory[4] = {0};
+  moebius_tensor x = vector_of(memory, MOEBIUS_F32, 4);
+  moebius_error_info error = {.struct_size = sizeof(error)};
+  x.device.type = 2;
+  CHECK_INVALID(moebius_copy(&x, &x, NULL));
+  CHECK_OK(moebius_last_error(&error));
+  CHECK(strstr(error.message, "device of from is 2, expected 0 to 1") != NULL);
+  x.device.type = MOEBIUS_CPU;
+  x.device.index = 3;
+  CHECK_INVALID(moebius_copy(&x, &x, NULL));
+  CHECK_OK(moebius_last_error(&error));
+  CHECK(strstr(error.message, "index of device of from, which is the CPU, is 3, expected 0") !=
+        NULL);
+  CHECK_INVALID(moebius_trim_memory(x.device));
+  CHECK_OK(moebius_last_error(&error));
+  CHECK(strstr(error.message, "index of device, which is the CPU, is 3, expected 0") != NULL);
+}
+
 /* Every way to be no tensor, as an input and as an output; nothing is written. */
 static void check_refusals(void) {
   float from[8] = {1, 2, 3, 4, 5, 6, 7, 8}, to[8] = {0};
@@ -204,5 +224,6 @@ void test_arrays(void) {
   check_streams();
   check_arrays();
   check_copies();
+  check_names_of_devices();
   check_refusals();
 }
