@@ -22,6 +22,7 @@
 #include <string>
 
 #include "checkpoint/make_model.h"
+#include "checkpoint/safetensors_writer.h"
 #include "core/parallel.h"
 #include "moebius/checkpoint.h"
 
@@ -85,7 +86,33 @@ struct Format {
   int bits;  // of a weight
   json quantization;
   const char* family = "qwen3_moe";
+  void (*write)(const json& config, const fs::path& folder) = nullptr;  // null: write_model()
 };
+
+// Writes experts in e4m3 [E, K, N], as Llama 4 has them in fp8.  All values are 0.
+void write_transposed_fp8(const json& config, const fs::path& folder) {
+  const auto experts = config.at("num_local_experts").get<int64_t>();
+  const auto hidden = config.at("hidden_size").get<int64_t>();
+  const auto size = config.at("intermediate_size").get<int64_t>();
+  const std::string block = "model.layers.0.feed_forward.";
+  fs::create_directories(folder);
+  checkpoint::SafetensorsWriter file(
+      folder / "model.safetensors",
+      {{block + "router.weight", DType::kBF16, {experts, hidden}},
+       {block + "experts.gate_up_proj", DType::kF8E4M3, {experts, hidden, 2 * size}},
+       {block + "experts.gate_up_proj_scale", DType::kF32, {experts, 2 * size, 1}},
+       {block + "experts.down_proj", DType::kF8E4M3, {experts, size, hidden}},
+       {block + "experts.down_proj_scale", DType::kF32, {experts, hidden, 1}},
+       {block + "shared_expert.gate_proj.weight", DType::kBF16, {size, hidden}},
+       {block + "shared_expert.up_proj.weight", DType::kBF16, {size, hidden}},
+       {block + "shared_expert.down_proj.weight", DType::kBF16, {hidden, size}}},
+      {{"format", "pt"}});
+  for (const checkpoint::StoredTensor& tensor : file.specs()) {
+    file.write(std::vector<std::byte>(static_cast<size_t>(tensor.nbytes())));
+  }
+  file.commit();
+  std::ofstream(folder / "config.json") << config;
+}
 
 std::vector<Format> formats() {
   const json token = {{"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"dynamic", true}};
@@ -97,6 +124,7 @@ std::vector<Format> formats() {
   return {
       {"none", 16, nullptr},
       {"transposed", 16, nullptr, "llama4_text"},
+      {"transposed_fp8", 8, {{"quant_method", "fbgemm_fp8"}}, "llama4_text", write_transposed_fp8},
       {"ct_fp8_channel", 8,
        compressed("float-quantized", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}},
                   token)},
@@ -140,13 +168,11 @@ class Folder {
     if (!format.quantization.is_null()) {
       config["quantization_config"] = format.quantization;
     }
-    checkpoint::write_model(config, format.name, 1, path_, int64_t{1} << 40);
-    // What is still to be written to the disk would take time from what is measured.
-    const int fd = ::open(file().c_str(), O_RDONLY);
-    if (::fsync(fd) != 0) {
-      std::abort();
+    if (format.write != nullptr) {
+      format.write(config, path_);
+    } else {
+      checkpoint::write_model(config, format.name, 1, path_, int64_t{1} << 40);
     }
-    ::close(fd);
   }
   ~Folder() {
     std::error_code error;
