@@ -75,13 +75,13 @@ class _Lane:
         self.last_handle: Optional[int] = None
         """The cudaStream_t of the last call."""
 
-    def follow(self, stream: Any) -> None:
-        """Orders a call on this stream after the last one.  A stream that is captured, and one that
-        is not or is in another capture, cannot wait for each other: who launches a graph orders
-        it."""
+    def follow(self, stream: Any, awaited: Any) -> None:
+        """Orders a call on this stream, which has waited for the stream `awaited`, after the last
+        one.  A stream that is captured, and one that is not or is in another capture, cannot wait
+        for each other: who launches a graph orders it."""
         last, self.last = self.last, stream
         before, self.last_handle = self.last_handle, stream.cuda_stream
-        if last is None or before == self.last_handle:
+        if last is None or before in (self.last_handle, awaited.cuda_stream):
             return
         if capture_of(last) == capture_of(stream):
             stream.wait_stream(last)
@@ -125,7 +125,7 @@ class CommStreams:
             stream.wait_event(previous)
         lane = self._lanes.get(device)
         if lane is not None:
-            lane.follow(stream)
+            lane.follow(stream, stream if is_apart else current)
         return Turn(stream, is_async, is_apart)
 
     def end(

@@ -77,8 +77,9 @@ class _Plan:
 
 
 class DispatchPlan(_Plan):
-    """Dispatches of tokens with ids [T, K] and weights f32 [T, K], or without.  `room` is that for
-    rows on a GPU, or 0: as many as arrive, and counts come with them."""
+    """Dispatches of tokens with ids [T, K] and weights f32 [T, K], or without.  With `has_room`, on a
+    GPU, each says how many rows there is room for; else there are as many as arrive, and counts
+    come with them."""
 
     def __init__(
         self,
@@ -86,15 +87,16 @@ class DispatchPlan(_Plan):
         transport: HighThroughput,
         num_local: int,
         expert_alignment: int,
-        room: int,
+        has_room: bool,
     ) -> None:
-        super().__init__(payloads, "topk_ids", "topk_weights", *([] if room else ["expert_counts"]))
+        counts = [] if has_room else ["expert_counts"]
+        super().__init__(payloads, "topk_ids", "topk_weights", *counts)
         x = payloads[0]
         self.transport = transport
         self._num_local = num_local
         self._alignment = expert_alignment
-        self._room = room
-        self._combine_row_bytes = max(2, x.element_size()) * x.shape[1] if room else 0
+        self._has_room = has_room
+        self._combine_row_bytes = max(2, x.element_size()) * x.shape[1] if has_room else 0
 
     def _fill(
         self, payloads: list[Any], ids: Any, weights: Any, in_rank: Any, per_expert: Any
@@ -109,11 +111,11 @@ class DispatchPlan(_Plan):
             put(_WEIGHTS, weights),
             0,
             self._alignment,
-            self._room,
+            0,
             self._combine_row_bytes,
             0,
             False,
-            not self._room,
+            not self._has_room,
             0,
             0,
             0,
@@ -130,12 +132,14 @@ class DispatchPlan(_Plan):
         weights: Optional[Any],
         in_rank: Any,
         per_expert: Any,
+        room: int,
         stream: Optional[int],
         user: Optional[int],
     ) -> tuple[Dispatched, list[Any], Optional[Any], Optional[Any], list[int]]:
         """The result, its payloads, ids and weights, whose last user is the stream `user`, or that
         of the call for None; and the counts [L], or none with room.
-        REQUIRES: the tensors are contiguous, and of the kinds that the plan was made with."""
+        REQUIRES: the tensors are contiguous, and of the kinds that the plan was made with; room is
+        0 unless the plan has it."""
         try:
             filled, wanted = self._filled.pop()
         except IndexError:
@@ -152,6 +156,8 @@ class DispatchPlan(_Plan):
         words[_IN_RANK_ROWS] = in_rank.shape[0]
         words[_PER_EXPERT_DATA] = per_expert.data_ptr()
         wanted.struct.user = user
+        if room:
+            filled.struct.capacity = room
         status = lib.high_throughput_dispatch(
             self.transport._get(), filled.struct, stream, filled.out_pointer
         )

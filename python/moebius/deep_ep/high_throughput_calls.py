@@ -194,7 +194,7 @@ class HighThroughputCalls:
         num_experts = expect_tensor(num_tokens_per_expert, "num_tokens_per_expert", 1).shape[0]
         room = num_worst_tokens
         routing = (topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
-        plan = self._find_dispatch_plan(payloads, *routing, expert_alignment, room)
+        plan = self._find_dispatch_plan(payloads, *routing, expert_alignment, bool(room))
         if plan is None:
             transport = ranks.on(x.device).high_throughput(num_experts)
         else:
@@ -204,8 +204,9 @@ class HighThroughputCalls:
         turn = self._streams.begin(x.device, previous_event, async_finish)
         if plan is not None:
             *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
+            stream, user = turn.handle(plan.gpu), turn.user()
             rows, received, received_ids, received_weights, counts = plan.dispatch(
-                payloads, ids, weights, in_rank, per_expert, turn.handle(plan.gpu), turn.user()
+                payloads, ids, weights, in_rank, per_expert, room, stream, user
             )
             num_rows = room or received[0].shape[0]
         else:
@@ -240,7 +241,7 @@ class HighThroughputCalls:
         in_rank: Any,
         per_expert: Any,
         expert_alignment: int,
-        room: int,
+        has_room: bool,
     ) -> Optional[DispatchPlan]:
         """The plan of such dispatches.  None where there is no plan for the types of rows, or for
         rows with room on the CPU, and for what only the library can refuse by name."""
@@ -254,14 +255,14 @@ class HighThroughputCalls:
                 per_expert.dtype,
                 per_expert.device,
                 expert_alignment,
-                room,
+                has_room,
             )
             plan = self._dispatch_plans.get(key)
         except (AttributeError, TypeError, ValueError):
             return None
         if plan is None:
             x = payloads[0]
-            if not can_plan(payloads) or (room and not x.is_cuda):
+            if not can_plan(payloads) or (has_room and not x.is_cuda):
                 return None
             ranks, num_experts = self._open(), per_expert.shape[0]
             plan = self._dispatch_plans[key] = DispatchPlan(
@@ -269,7 +270,7 @@ class HighThroughputCalls:
                 ranks.on(x.device).high_throughput(num_experts),
                 ranks.num_local_experts(num_experts),
                 expert_alignment,
-                room,
+                has_room,
             )
         return plan
 
