@@ -266,6 +266,14 @@ def test_elements_of_handles_are_not_overwritten() -> None:
             low_latency(buffer, other, other_ids)
         assert torch.equal(tokens, kept[0]) and torch.equal(ranges, kept[1])
         assert torch.equal(later[1], kept[1])
+        for is_on in (True, False):  # whatever the mode in which the memory was made
+            with torch.inference_mode(not is_on):
+                low_latency(buffer, x, ids)
+            with torch.inference_mode(is_on):
+                rows, _, handle, *_ = low_latency(buffer, x, ids)
+                assert rows.is_inference() == is_on
+                handle[0].add_(1)
+                del handle
 
     run_threads(body, 2)
 

@@ -26,7 +26,7 @@ from .._library import lib
 from ..errors import check
 from ..low_latency import LowLatency, LowLatencyCombined
 from ..transports import Pending
-from .tensors import as_fp8, cuda, fp8_dtype, maker_of
+from .tensors import as_fp8, cuda, fp8_dtype, inference_mode, maker_of
 
 _GROUP = 128  # elements that share a scale
 
@@ -149,8 +149,12 @@ class Plan:
         if self.cast.use_fp8:
             scales = self._new_scales(self._scales_shape, self._scales_strides)
         spare = None if is_recorded else self._spare_words.get(stream)
-        words = spare.pop() if spare else self._new_words(self._num_words)
+        words = spare.pop() if spare else self._make_words()
         return self._new_rows(shape), scales, self._new_counts(shape[0]), words
+
+    def _make_words(self) -> Any:
+        with inference_mode(False):  # they may be used again in another mode
+            return self._new_words(self._num_words)
 
     def is_recorded(self) -> bool:
         """Whether calls go into a CUDA graph now, whose launches write the same memory again."""
