@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// A MoeLayer as its callers see it: how it is made, what it answers, and what it refuses before a
+// call begins.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,93 +14,13 @@
 #include "core/same_device.h"
 #include "experts/validate.h"
 #include "experts/weight_tensors.h"
-#include "layer/call_state.h"
-#include "layer/flight.h"
 #include "layer/kernel_checks.h"
 #include "layer/layer_parts.h"
+#include "layer/layer_state.h"
 #include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
-#include "moebius/moe_layer.h"
 
 namespace moebius {
-
-struct MoeLayer::State {
-  MoeConfig config;
-  Group* group = nullptr;  // null: one rank
-  bool sequence_parallel = false;
-  bool has_capacity = false;
-  bool has_own_transport = false;        // prepare_finalize is the caller's
-  std::shared_ptr<const Router> router;  // these two: at most one is set
-  Routing routing;
-  // The layer's own parts, whose weights it may replace; null where the caller brought them.
-  std::shared_ptr<Router> own_router;
-  std::shared_ptr<SharedExperts> own_shared;
-  std::shared_ptr<const SharedExperts> shared_experts;
-  std::unique_ptr<ModularKernel> kernel;
-  Tensor expert_map;  // undefined: all experts are local
-  bool apply_router_weight_on_input = false;
-  Device device;
-  // Both are on that device.
-  Tensor counts;         // i32 [E], selections of the last call
-  Tensor computed_rows;  // i64 [L], of the last call if it took several calls of the kernel
-  bool took_pieces = false;
-  int num_microbatches = 1;
-  Stream stream;  // of the last call
-  OneCall one_call;
-
-  DType in_dtype() const { return kernel->experts().desc().in_dtype; }
-  int num_ranks() const { return group == nullptr ? 1 : group->size(); }
-  // The number of ranks that hold the same tokens as this one, itself included.
-  int tp_size() const { return group == nullptr ? 1 : num_ranks() / config.parallel.dp_size; }
-  // Whether this class has to sum the partial outputs of all ranks, which backends do themselves.
-  bool sums_over_ranks() const {
-    return num_ranks() > 1 && config.parallel.backend == All2AllBackend::kNone &&
-           !has_own_transport;
-  }
-  bool has_dead_ranks() const {
-    for (int rank = 0; rank < num_ranks(); ++rank) {
-      if (group != nullptr && group->is_dead(rank)) {
-        return true;
-      }
-    }
-    return false;
-  }
-  // Whether the selections of this rank's own tokens are counted apart.  Otherwise they are the
-  // rows that its experts compute.
-  bool counts_own() const {
-    return expert_map || kernel->prepare_finalize().traits().num_dispatchers > 1;
-  }
-  bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
-
-  // The arguments of forward(), or this rank's slices of them.
-  struct Call {
-    MoeLayerInput input;
-    Tensor output;
-  };
-  // What the kernel computes for a call.
-  struct Work {
-    KernelInput input;
-    Tensor routed;
-    Tensor shared;
-    Tensor summed;  // room for the sums over ranks, if there are any
-    bool writes_to_output = false;
-  };
-  void expect_call(const Call& call, const Stream& call_stream) const;
-  void expect_ids(const MoeLayerInput& input) const;
-  Call slice_of(const Call& call) const;
-  // A whole call.  It gives up its turn where the kernel has sent rows, if it is `in_steps`.
-  Task run(Call call, CallContext context, bool in_steps);
-  // The beginning of a call, from hidden states to routed tokens, and its end.
-  Work begin(const Call& call, const CallContext& context);
-  void add_up(const Call& call, const Work& work, const CallContext& context) const;
-  void gather(const Tensor& output, const CallContext& context) const;
-  void route(const KernelInput& input, const CallContext& context);
-  int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
-  // It takes references to what outlives it, the arguments of run().
-  Task run_kernel(const Work& work, const CallContext& context, bool in_steps);
-  static Work piece_of(const Work& work, const TokenSlice& own);
-  void count_computed(const Stream& call_stream) const;
-};
 
 namespace {
 
@@ -105,23 +28,6 @@ namespace {
 Tensor on_host(const Tensor& counts, const Stream& stream) {
   const Tensor there = to_device(counts, Device::cpu(), stream);
   return there.raw() == counts.raw() ? there.clone() : there;
-}
-
-// The context of a span that belongs to all micro-batches.
-CallContext whole(CallContext context) {
-  context.microbatch = Profile::kAll;
-  return context;
-}
-
-// The input of these tokens alone.
-MoeLayerInput slice_tokens(const MoeLayerInput& input, const TokenSlice& slice) {
-  MoeLayerInput some = input;
-  some.hidden = slice.of(input.hidden);
-  some.topk_ids = slice.of(input.topk_ids);
-  some.topk_weights = slice.of(input.topk_weights);
-  some.lora_ids = slice.of(input.lora_ids);
-  some.a2_scale = slice.of(input.a2_scale);
-  return some;
 }
 
 bool is_given(const ExpertWeights& weights) {
@@ -318,32 +224,6 @@ LayerCall MoeLayer::start(const Tensor& hidden, const Tensor& output, const Call
   return start(MoeLayerInput{.hidden = hidden}, output, context);
 }
 
-Task MoeLayer::State::run(Call call, CallContext context, bool in_steps) {
-  const std::shared_ptr<void> held = context.pool().hold(context.microbatch, WorkspaceSlot::kLayer);
-  const Call own = slices_tokens() ? slice_of(call) : call;
-  const Work work = begin(own, context);
-  Task kernel_calls = run_kernel(work, context, in_steps);
-  while (kernel_calls.step()) {
-    co_yield Sent{};
-  }
-  add_up(own, work, context);
-  if (slices_tokens()) {
-    gather(call.output, context);
-  }
-}
-
-MoeLayer::State::Call MoeLayer::State::slice_of(const Call& call) const {
-  const TokenSlice own =
-      token_slice(call.input.hidden.dim(0), tp_size(), group->rank() % tp_size());
-  return {slice_tokens(call.input, own), own.of(call.output)};
-}
-
-void MoeLayer::State::gather(const Tensor& output, const CallContext& context) const {
-  const int first = group->rank() - group->rank() % tp_size();
-  in_flight("combine", whole(context), context.stream,
-            [&] { gather_slices(*group, output, first, tp_size(), context.stream); });
-}
-
 // Checks the whole call before it is cut into slices and pieces, since some of those would run
 // before a later one is refused.
 void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) const {
@@ -402,166 +282,6 @@ void MoeLayer::State::expect_ids(const MoeLayerInput& input) const {
   expect_on(weights, device, "topk_weights");
   if (device_traits(device).host_reads) {
     expect_expert_ids(ids, config.num_experts);
-  }
-}
-
-MoeLayer::State::Work MoeLayer::State::begin(const Call& call, const CallContext& context) {
-  const auto& [hidden, given_ids, given_weights, lora_ids, a2_scale, options] = call.input;
-  const Tensor& output = call.output;
-  const bool has_shared = shared_experts != nullptr;
-  const bool routes = !given_ids;
-  const int64_t num_tokens = hidden.dim(0);
-  const DType model_dtype = config.in_dtype;
-  const DType in_dtype = this->in_dtype();
-  const auto selections_if = [&](bool needed, DType dtype) {
-    return TensorSpec{needed ? Shape{num_tokens, config.experts_per_token} : Shape{0}, dtype};
-  };
-  const auto rows_if = [&](bool needed, DType dtype) {
-    return TensorSpec{needed ? hidden.shape() : Shape{0}, dtype};
-  };
-  const bool rounds_input = hidden.dtype() != model_dtype;
-  const bool widens_input = model_dtype != in_dtype;  // for the float64 oracle
-  const bool sums = sums_over_ranks();
-  const bool writes_to_output =
-      !sums && output.dtype() == in_dtype && !(has_shared && overlap(output, hidden));
-  const bool has_logits = routes && router != nullptr;
-  const auto [logits, ids, weights, rounded, widened, routed_rows, shared_rows, summed] =
-      context.get(WorkspaceSlot::kLayer,
-                  {{has_logits ? Shape{num_tokens, config.num_experts} : Shape{0}, DType::kF32},
-                   selections_if(routes, DType::kI32),
-                   selections_if(routes, DType::kF32),
-                   rows_if(rounds_input, model_dtype),
-                   rows_if(widens_input, in_dtype),
-                   rows_if(!writes_to_output, in_dtype),
-                   rows_if(has_shared, in_dtype),
-                   rows_if(sums, in_dtype)});
-
-  Tensor x = hidden;
-  if (rounds_input) {
-    copy_rows(x, rounded, context.stream);
-    x = rounded;
-  }
-  if (widens_input) {
-    copy_rows(x, widened, context.stream);
-    x = widened;
-  }
-  Work work;
-  work.input = {.hidden = x,
-                .topk_ids = routes ? ids : given_ids,
-                .topk_weights = routes ? weights : given_weights,
-                .router_logits = has_logits ? logits : Tensor(),
-                .num_experts = config.num_experts,
-                .expert_map = expert_map,
-                .apply_router_weight_on_input = apply_router_weight_on_input,
-                .lora_ids = lora_ids,
-                .a2_scale = a2_scale,
-                .add_shared = has_shared && writes_to_output,
-                .own_load = counts_own() ? counts : Tensor(),
-                .options = options};
-  work.routed = writes_to_output ? output : routed_rows;
-  work.shared = has_shared ? shared_rows : Tensor();
-  work.summed = summed;
-  work.writes_to_output = writes_to_output;
-  stream = context.stream;
-  if (routes) {
-    route(work.input, context);
-  }
-  return work;
-}
-
-void MoeLayer::State::add_up(const Call& call, const Work& work, const CallContext& context) const {
-  Tensor routed = work.routed;
-  if (sums_over_ranks()) {
-    const Profile::Span span(context.profile, "finalize", context.stream);
-    in_flight("combine", whole(context), context.stream,
-              [&] { sum_over_ranks(*group, routed, work.summed, context.stream); });
-    routed = work.summed;
-  }
-  if (work.writes_to_output) {
-    return;
-  }
-  if (work.shared) {
-    add_rows(routed, work.shared, call.output, context.stream);
-  } else {
-    copy_rows(routed, call.output, context.stream);
-  }
-}
-
-void MoeLayer::State::route(const KernelInput& input, const CallContext& context) {
-  const Profile::Span span(context.profile, "router", context.stream);
-  if (routing) {
-    return routing(input.hidden, input.topk_ids, input.topk_weights, context);
-  }
-  if (router->has_gate()) {
-    router->logits(input.hidden, input.router_logits, context.stream);
-  }
-  router->select(input.router_logits, input.topk_ids, input.topk_weights, context.stream);
-}
-
-// The number of calls of the kernel: as many as the rank with most tokens needs, and at least one,
-// since the call may be collective.
-int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
-  const int64_t pieces = std::max<int64_t>(1, (num_tokens + limit - 1) / limit);
-  if (has_dead_ranks()) {
-    expect_le(num_tokens, limit, "tokens of a layer that has given ranks up");
-    return 1;
-  }
-  if (group == nullptr && kernel->prepare_finalize().traits().num_dispatchers > 1) {
-    expect_le(num_tokens, limit, "tokens of ranks that are no group");
-  }
-  return group == nullptr || sums_over_ranks()
-             ? pieces
-             : all_reduce_max(*group, "pieces of a batched call", pieces);
-}
-
-Task MoeLayer::State::run_kernel(const Work& work, const CallContext& context, bool in_steps) {
-  const auto limit = kernel->prepare_finalize().traits().max_tokens_per_rank;
-  const int64_t num_tokens = work.input.hidden.dim(0);
-  const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
-  took_pieces = pieces > 1;
-  num_microbatches = 1;
-  if (took_pieces && work.input.own_load) {
-    count_expert_tokens(work.input.topk_ids, {}, work.input.own_load, context.stream);
-  }
-  if (took_pieces) {
-    fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
-  }
-  Work some;
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    if (took_pieces) {
-      const int64_t begin = std::min(piece * *limit, num_tokens);
-      some = piece_of(work, {begin, std::min(begin + *limit, num_tokens)});
-    }
-    const Work& part = took_pieces ? some : work;
-    if (in_steps) {
-      LayerCall call = kernel->start(part.input, part.routed, part.shared, context);
-      while (call.step()) {
-        co_yield Sent{};
-      }
-    } else {
-      kernel->forward(part.input, part.routed, part.shared, context);
-    }
-    num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
-    if (took_pieces) {
-      count_computed(context.stream);
-    }
-  }
-}
-
-MoeLayer::State::Work MoeLayer::State::piece_of(const Work& work, const TokenSlice& own) {
-  Work piece;
-  piece.input = slice_tokens(work.input, own);
-  piece.input.own_load = {};
-  piece.routed = own.of(work.routed);
-  piece.shared = own.of(work.shared);
-  return piece;
-}
-
-// Adds the rows of the kernel's last call.
-void MoeLayer::State::count_computed(const Stream& call_stream) const {
-  const Tensor load = kernel->expert_load_on_device();
-  for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
-    add_counts(load[microbatch], computed_rows, call_stream);
   }
 }
 
