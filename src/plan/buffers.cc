@@ -52,9 +52,9 @@ int64_t slots_of(const Deployment& d, int64_t rows, bool is_batched) {
   return rows * (is_batched ? most_places(d) : d.layer.routing.topk);
 }
 
-// The workspace of experts/cuda/experts.cc for `rows` rows (per expert if batched): the result of
-// GEMM1 where it is stored, the activated rows, and decoded weights.  On a CPU the operand and the
-// result of GEMM1 stay within a task.
+// The workspace of experts/cuda/call_buffers.cc for `rows` rows (per expert if batched): the result
+// of GEMM1 where it is stored, the activated rows, and decoded weights.  On a CPU the operand and
+// the result of GEMM1 stay within a task.
 int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const LayerShape& l = d.layer;
   const int64_t inner = d.local_intermediate();

@@ -23,6 +23,7 @@
 #include "core/token_sums.h"
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/activation/activation_codes.h"
+#include "experts/cuda/call_buffers.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/limits.h"
 #include "experts/cuda/lora/lora.h"
@@ -85,7 +86,7 @@ class CudaExperts final : public ExpertsBase {
       return;
     }
     const auto plan = row_plan(rows, input.expected_rows);
-    const Buffers buffers(*this, *plan, scratch);
+    const CallBuffers buffers(buffer_facts(), *plan, scratch);
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
     const RowOperand x = load_input(call);
@@ -97,16 +98,6 @@ class CudaExperts final : public ExpertsBase {
       finish_parts(call, hidden, output);
     }
   }
-
-  // What a number of rows decides about a call.
-  struct RowPlan {
-    int64_t rows = 0;
-    int64_t hint = 0;              // ExpertsInput::expected_rows
-    int64_t expected = 0;          // how many rows the GEMMs are expected to have
-    GemmPlan gemm1, gemm2;         // of so many
-    int64_t decoded_elements = 0;  // room for decoded weights
-    int64_t scratch_bytes = 0;     // with a hint no more than without
-  };
 
   // Calls of a serving engine repeat a few numbers of rows, and to plan for one takes the host as
   // long as a launch.
@@ -123,6 +114,7 @@ class CudaExperts final : public ExpertsBase {
   RowPlan make_row_plan(int64_t rows, int64_t hint) const {
     RowPlan plan;
     plan.rows = rows;
+    plan.slots = num_slots(rows);
     plan.hint = hint;
     plan.expected = expected_rows().of(rows);
     if (is_batched() && hint > 0) {
@@ -130,9 +122,10 @@ class CudaExperts final : public ExpertsBase {
     }
     plan.gemm1 = plan_for(gemm1_, plan.expected);
     plan.gemm2 = plan_for(gemm2_, plan.expected);
+    plan.is_always_fused = plan.gemm1.activates && !is_batched();
     // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must do
     // for them, too.
-    const int64_t fewer = is_always_fused(plan) ? most_unfused_rows(plan.gemm1) : 0;
+    const int64_t fewer = plan.is_always_fused ? most_unfused_rows(plan.gemm1) : 0;
     const int64_t of_fewer = fewer > 0
                                  ? num_slots(fewer) * desc_.w1_rows() +
                                        plan_for(gemm2_, expected_rows().of(fewer)).decoded_elements
@@ -140,98 +133,20 @@ class CudaExperts final : public ExpertsBase {
     plan.decoded_elements =
         std::max({plan.gemm1.decoded_elements, plan.gemm2.decoded_elements, of_fewer});
     Scratch size;
-    Buffers(*this, plan, size);
+    CallBuffers(buffer_facts(), plan, size);
     plan.scratch_bytes = size.bytes();
     return plan;
   }
-  // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
-  bool is_always_fused(const RowPlan& plan) const { return plan.gemm1.activates && !is_batched(); }
-
-  struct Buffers {
-    Buffers(const CudaExperts& self, const RowPlan& plan, Scratch& scratch) {
-      const ExpertsDesc& d = self.desc_;
-      const int64_t rows = plan.rows;
-      const int64_t slots = self.num_slots(rows);
-      next_item = scratch.take({2}, DType::kI32);
-      if (!self.is_batched()) {
-        expert_offsets = scratch.take({d.num_local_experts + 1}, DType::kI32);
-        row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
-        token_of_row = scratch.take({slots}, DType::kI32);
-      }
-      // GEMM2's result lies where GEMM1's operand was.
-      Scratch operand_size;
-      Scratch result_size;
-      take_operand(self, rows, operand_size);
-      take_result(self, slots, result_size);
-      auto* shared = scratch.take<std::byte>(std::max(operand_size.bytes(), result_size.bytes()));
-      Scratch operand(shared, self.device_);
-      Scratch result(shared, self.device_);
-      take_operand(self, rows, operand);
-      take_result(self, slots, result);
-
-      expected = plan.expected;
-      fuses_activation = plan.gemm1.activates;
-      fuses_codes = plan.gemm1.quantizes;
-      gemm1 = scratch.take({self.is_always_fused(plan) ? 0 : slots, d.w1_rows()}, d.in_dtype);
-      const bool needs_act = !self.activates_to_codes() || (fuses_activation && !fuses_codes);
-      act = scratch.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);
-      hidden = self.take_hidden(scratch, slots, act);
-      const Tensor decoded = scratch.take({plan.decoded_elements}, DType::kBF16);
-      w1_decoded = plan.gemm1.decodes() ? decoded : Tensor();
-      w2_decoded = plan.gemm2.decodes() ? decoded : Tensor();
-      if (d.num_adapters > 0) {
-        sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
-        shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
-      }
-    }
-
-    void take_operand(const CudaExperts& self, int64_t rows, Scratch& scratch) {
-      const ExpertsDesc& d = self.desc_;
-      const int64_t slots = self.num_slots(rows);
-      const RowCoder& a1 = self.a1_;
-      if (a1.active()) {
-        const bool is_in_place = self.is_batched() || a1.needs_groups();
-        coded = a1.take(scratch, is_in_place ? slots : rows, d.hidden);
-      }
-      if (self.is_batched()) {
-        return;
-      }
-      if (a1.active() && !a1.needs_groups()) {
-        gathered = a1.take(scratch, slots, d.hidden);
-      } else {
-        gathered.values = scratch.take({slots, d.hidden}, d.in_dtype);
-      }
-    }
-    void take_result(const CudaExperts& self, int64_t slots, Scratch& scratch) {
-      gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
-    }
-
-    Tensor next_item;  // see ExpertGemm
-    Tensor expert_offsets, row_of_slot, token_of_row;
-    RowOperand coded;     // x quantized, in x's order or (where that needs groups) computing order
-    RowOperand gathered;  // x in computing order, where GEMM1 takes no index
-    Tensor gemm1, act, gemm2;
-    RowOperand hidden;              // act, or its codes
-    int64_t expected = 0;           // how many rows the GEMMs are expected to have
-    bool fuses_activation = false;  // GEMM1 activates as it stores
-    bool fuses_codes = false;       // and quantizes
-    Tensor w1_decoded, w2_decoded;  // see ExpertGemm
-    float* sums = nullptr;          // the result of either GEMM, before adapters
-    float* shrunk = nullptr;
-  };
-
   // Holds what the steps of a call share.
   struct Call {
     const ExpertsInput& input;
-    const Buffers& buffers;
+    const CallBuffers& buffers;
     RowGroups rows;
     RowAdapters adapters;
     const Stream& stream;
   };
 
-  bool activates_to_codes() const {
-    return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
-  }
+  BufferFacts buffer_facts() const { return {desc_, a1_, a2_, device_, lora_halves()}; }
   ExpectedRows expected_rows() const {
     return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
   }
@@ -264,15 +179,6 @@ class CudaExperts final : public ExpertsBase {
     return desc;
   }
   GemmDesc gemm2_desc() const { return desc_of_gemm(a2_, w2_); }
-  RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
-    if (a2_.active()) {
-      return a2_.take(scratch, slots, desc_.intermediate);
-    }
-    RowOperand hidden;
-    hidden.values = act;
-    return hidden;
-  }
-
   ExpertGemm gemm_of(const RowOperand& a,
                      const WeightOperand& w,
                      const RowGroups& rows,
@@ -286,7 +192,7 @@ class CudaExperts final : public ExpertsBase {
   }
   // GEMM1 together with the activation.
   ActivatedGemm activated_gemm(const Call& call, const RowOperand& x) const {
-    const Buffers& buffers = call.buffers;
+    const CallBuffers& buffers = call.buffers;
     RowOperand activated;
     activated.values = buffers.act;
     return {gemm_of(x, w1_, call.rows, {}, buffers.w1_decoded), desc_.activation,
@@ -296,7 +202,7 @@ class CudaExperts final : public ExpertsBase {
 
   // Whether GEMM1 fetches rows with an index from where they lie.
   bool gemm1_fetches(const Call& call, const RowOperand& indexed) const {
-    const Buffers& buffers = call.buffers;
+    const CallBuffers& buffers = call.buffers;
     return buffers.fuses_activation
                ? plan_of(activated_gemm(call, indexed)).activates
                : plan_of(gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded))
@@ -304,7 +210,7 @@ class CudaExperts final : public ExpertsBase {
   }
 
   RowGroups load_order(const ExpertsInput& input,
-                       const Buffers& buffers,
+                       const CallBuffers& buffers,
                        const Stream& stream) const {
     if (is_batched()) {
       fill_words(buffers.next_item.raw(), buffers.next_item.numel(), 0, stream.native_handle(),
@@ -326,7 +232,7 @@ class CudaExperts final : public ExpertsBase {
     return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
   }
 
-  RowAdapters row_adapters(const ExpertsInput& input, const Buffers& buffers) const {
+  RowAdapters row_adapters(const ExpertsInput& input, const CallBuffers& buffers) const {
     RowAdapters adapters{};
     if (input.lora_ids) {
       adapters.ids = input.lora_ids.data<int32_t>();
@@ -404,7 +310,7 @@ class CudaExperts final : public ExpertsBase {
     const LoraWeights& lora = weights_.lora;
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
-    if (activates_to_codes()) {
+    if (buffer_facts().activates_to_codes()) {
       activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream,
                         given_scales(call));
       return buffers.hidden;
