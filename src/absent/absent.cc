@@ -7,7 +7,7 @@
 #include "comm/device/sum_parts.h"
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/high_throughput/cuda/make_transport.h"
-#include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/cuda/make_transport.h"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/rows/permute.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "comm/low_latency/cpu/message_layout.h"
-#include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/cuda/make_transport.h"
 #include "comm/low_latency/logfmt.h"
 #include "comm/low_latency/same_options.h"
 #include "core/deferred_release.h"

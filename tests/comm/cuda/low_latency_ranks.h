@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/cuda/make_transport.h"
 #include "moebius/low_latency.h"
 #include "problems/dispatch_problem.h"
 #include "tests/comm/gpu_ranks.h"
