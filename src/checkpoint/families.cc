@@ -3,6 +3,7 @@
 //
 // The table of families.  Defaults and rules are those of the configuration and model classes in
 // Hugging Face transformers.  docs/families.md is made from this table.
+// Why longer than 500 lines: it is one table, in which a family can be compared with the others.
 #include <fmt/format.h>
 
 #include <algorithm>
