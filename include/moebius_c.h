@@ -5,6 +5,8 @@
  * Experts layers over many workers.  C99 and C++ take this header; it needs nothing but libc.
  * The headers in moebius/ describe the same objects for C++; rules that are not repeated here
  * (rounding, formats, protocols) stand there and in docs/.
+ * Why longer than 500 lines: it is all of the C API, so that a program includes one file and a
+ * binding reads one.
  *
  * Letters: T tokens of this rank, H hidden, E experts, L experts of this rank, K top-k, R ranks,
  * I intermediate size of an expert, N rows of w1 (2 * I for gated experts, else I), M rows.
