@@ -13,20 +13,18 @@ PATH is a checkout of the caller's repository, or a folder that has its files:
 - vllm: prepare and finalize of deepep_ht_prepare_finalize.py and deepep_ll_prepare_finalize.py
 - sglang: DeepEPDispatcher of deepep.py, in normal and low-latency mode
 
-What these files import besides torch and deep_ep is replaced by the stand-ins below.  Nothing of
+What these files import besides torch and deep_ep is replaced by deep_ep_stand_ins.py.  Nothing of
 the callers is in this repository.  Exits with 77 where PATH does not have the files."""
 from __future__ import annotations
 
 import argparse
-import enum
 import importlib.util
 import os
 import sys
 import tempfile
-import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 try:
     import torch
@@ -35,6 +33,15 @@ except ImportError:
     sys.exit(77)
 
 import moebius.deep_ep
+
+from deep_ep_stand_ins import (
+    DeepEPMode,
+    Sglang,
+    TopKOutput,
+    stand_in,
+    stand_in_for_a_gpu,
+    stand_in_for_vllm,
+)
 
 TOPK = 3
 EXPERTS_PER_RANK = 4
@@ -57,21 +64,6 @@ def find_files(caller: str, path: Path) -> list[Path]:
         if all((place / name).is_file() for name in names):
             return [place / name for name in names]
     return []
-
-
-def stand_in(name: str, **contents: Any) -> None:
-    """A module of that name, and packages for the names before its dots."""
-    parent = None
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        full = ".".join(parts[:count])
-        module = sys.modules.setdefault(full, types.ModuleType(full))
-        if count < len(parts):
-            module.__path__ = []  # a package
-        if parent is not None:
-            setattr(parent, parts[count - 1], module)
-        parent = module
-    vars(parent).update(contents)
 
 
 def load(file: Path) -> Any:
@@ -184,26 +176,6 @@ def _megatron_layer(
 # vLLM.
 
 
-class _ActivationFormat(enum.Enum):
-    Standard = "standard"
-    BatchedExperts = "batched_experts"
-
-
-def _quantize_input(
-    x: Any, scale: Any, dtype: Any, per_token: bool, block_shape: Any = None
-) -> tuple[Any, Any]:
-    """As vLLM's moe_kernel_quantize_input, for no type and for blocks of e4m3."""
-    if dtype is None:
-        return x, scale
-    groups = x.float().unflatten(-1, (-1, block_shape[1]))
-    scales = groups.abs().amax(-1).clamp(min=1e-4) / 448
-    return (groups / scales.unsqueeze(-1)).flatten(-2).to(dtype), scales
-
-
-def _moe_sum(rows: Any, out: Any) -> None:
-    out.copy_(rows.sum(1))
-
-
 def _dequantized(x: Any, scales: Any, dtype: Any) -> Any:
     if scales is None:
         return x
@@ -212,15 +184,7 @@ def _dequantized(x: Any, scales: Any, dtype: Any) -> Any:
 
 
 def run_vllm(rank: Rank, files: list[Path]) -> None:
-    stand_in(
-        "vllm.model_executor.layers.fused_moe.modular_kernel",
-        FusedMoEPrepareAndFinalize=type("FusedMoEPrepareAndFinalize", (), {}),
-        FusedMoEActivationFormat=_ActivationFormat,
-    )
-    stand_in(
-        "vllm.model_executor.layers.fused_moe.utils", moe_kernel_quantize_input=_quantize_input
-    )
-    stand_in("vllm._custom_ops", moe_sum=_moe_sum)
+    stand_in_for_vllm()
     high_throughput, low_latency = map(load, files)
     fp8 = getattr(torch, "float8_e4m3fn", None)
     for block_dtype in [None] if fp8 is None else [None, fp8]:
@@ -287,140 +251,12 @@ def _vllm_low_latency(rank: Rank, caller: Any, count: int, block_dtype: Any) -> 
 # SGLang.
 
 
-class _DeepEPMode(enum.Enum):
-    NORMAL = "normal"
-    LOW_LATENCY = "low_latency"
-    AUTO = "auto"
-
-    def enable_normal(self) -> bool:
-        return self is not _DeepEPMode.LOW_LATENCY
-
-    def enable_low_latency(self) -> bool:
-        return self is not _DeepEPMode.NORMAL
-
-    def resolve(self, is_extend_in_batch: bool) -> _DeepEPMode:
-        if self is not _DeepEPMode.AUTO:
-            return self
-        return _DeepEPMode.NORMAL if is_extend_in_batch else _DeepEPMode.LOW_LATENCY
-
-
-class _Format(enum.Enum):
-    DEEPEP_NORMAL = "deepep_normal"
-    DEEPEP_LL = "deepep_ll"
-
-
-@runtime_checkable
-class _HasFormat(Protocol):
-    @property
-    def format(self) -> Any: ...
-
-
-class _Dispatcher:
-    """As SGLang's BaseDispatcher."""
-
-    def set_quant_config(self, quant_config: dict[str, Any]) -> None:
-        self.quant_config = quant_config
-
-
-class _DispatcherHooks:
-    def __init__(self) -> None:
-        self.hook_dict: dict[int, Any] = {}
-
-
-@dataclass
-class _Setting:
-    value: Any
-
-    def get(self) -> Any:
-        return self.value
-
-
-class _TopKOutput(NamedTuple):
-    topk_weights: Any
-    topk_ids: Any
-
-
-@dataclass
-class _Sglang:
-    """What SGLang's configuration and state say to its dispatcher."""
-
-    is_extend: bool = False
-    sends_bf16: _Setting = field(default_factory=lambda: _Setting(True))
-    counts: list[Any] = field(default_factory=list)  # what its recorder of loads is told
-
-    def install(self) -> None:
-        base = "sglang.srt.layers.moe."
-        stand_in(
-            "sglang.srt.environ",
-            envs=types.SimpleNamespace(
-                SGLANG_DEEPEP_BF16_DISPATCH=self.sends_bf16,
-                SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=_Setting(16),
-            ),
-        )
-        recorder = types.SimpleNamespace(
-            on_deepep_dispatch_normal=lambda counts, **_: self.counts.append(counts),
-            on_deepep_dispatch_low_latency=self.counts.append,
-        )
-        stand_in(
-            "sglang.srt.eplb.expert_distribution",
-            get_global_expert_distribution_recorder=lambda: recorder,
-        )
-        stand_in(
-            "sglang.srt.layers",
-            deep_gemm_wrapper=types.SimpleNamespace(
-                ENABLE_JIT_DEEPGEMM=True, DEEPGEMM_BLACKWELL=False, DEEPGEMM_SCALE_UE8M0=False
-            ),
-        )
-        stand_in(
-            "sglang.srt.layers.dp_attention", get_is_extend_in_batch=lambda: self.is_extend
-        )
-        stand_in(
-            base + "token_dispatcher.base",
-            BaseDispatcher=_Dispatcher,
-            BaseDispatcherConfig=object,
-            CombineInput=_HasFormat,
-            CombineInputFormat=_Format,
-            DispatcherBaseHooks=_DispatcherHooks,
-            DispatchOutput=_HasFormat,
-            DispatchOutputFormat=_Format,
-        )
-        stand_in(base + "topk", TopKOutput=_TopKOutput)
-        stand_in(
-            base + "utils",
-            DeepEPMode=_DeepEPMode,
-            get_deepep_config=lambda: None,
-            get_moe_runner_backend=lambda: types.SimpleNamespace(is_cutlass=lambda: False),
-            is_tbo_enabled=lambda: False,
-        )
-        stand_in(
-            "sglang.srt.layers.quantization.fp8_kernel",
-            sglang_per_token_group_quant_fp8=lambda x, size, **_: _quantize_input(
-                x, None, torch.float8_e4m3fn, False, [size, size]  # type: ignore[attr-defined]
-            ),
-        )
-        no: Any = lambda *_: False
-        stand_in(
-            "sglang.srt.utils",
-            get_bool_env_var=no,
-            is_blackwell=no,
-            is_hip=no,
-            is_npu=no,
-            load_json_config=no,
-        )
-
-
-def _stand_in_for_a_gpu() -> None:
-    """The dispatcher asks torch for the GPU, which it only counts SMs of."""
-    cuda: Any = torch.cuda
-    cuda.get_device_properties = lambda device: types.SimpleNamespace(multi_processor_count=132)
-
-
 def run_sglang(rank: Rank, files: list[Path]) -> None:
     if rank.device.type == "cpu":
-        _stand_in_for_a_gpu()
+        stand_in_for_a_gpu()
     if not hasattr(torch, "get_device_module"):  # before torch 2.5
         torch.get_device_module = lambda: torch.cuda  # type: ignore[attr-defined]
-    settings = _Sglang()
+    settings = Sglang()
     settings.install()
     caller = load(files[0])
     assert caller.use_deepep
@@ -435,7 +271,7 @@ def run_sglang(rank: Rank, files: list[Path]) -> None:
             num_local_experts=EXPERTS_PER_RANK,
             hidden_size=hidden,
             params_dtype=torch.bfloat16,
-            deepep_mode=_DeepEPMode.AUTO,
+            deepep_mode=DeepEPMode.AUTO,
             async_finish=asynchronous,
             return_recv_hook=not asynchronous,
         )
@@ -450,13 +286,13 @@ def _sglang_layer(
     rank: Rank,
     caller: Any,
     dispatcher: Any,
-    settings: _Sglang,
+    settings: Sglang,
     experts: Experts,
     count: int,
     hidden: int,
 ) -> None:
     x, ids, weights = rank.tokens(count, hidden, torch.bfloat16)
-    given = dispatcher.dispatch(x, _TopKOutput(weights, ids))
+    given = dispatcher.dispatch(x, TopKOutput(weights, ids))
     rows = _dequantized(given.hidden_states, given.hidden_states_scale, x.dtype)
     y = torch.zeros_like(rows)
     if settings.is_extend:
