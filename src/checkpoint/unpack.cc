@@ -17,7 +17,8 @@ constexpr int64_t kLine = 64;  // bytes of a cache line
 // slower for results with rows of 2048 bytes, and whole rows are for sources with such rows.
 constexpr int64_t kBandBytes = 512;
 
-// Why vectors are spelled out: as loops over elements all of this stayed scalar.
+// Why vectors are spelled out: GCC 12 leaves loops over nibbles and over elements of 1 or 2 bytes
+// scalar.
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kBlockRows = 8;
 template <typename Element>
