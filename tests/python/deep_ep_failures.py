@@ -8,8 +8,8 @@ moebius; no process may hang or crash.
     PYTHONPATH=python MOEBIUS_LIBRARY=build/release/lib/libmoebius.so \\
         python3 tests/python/deep_ep_failures.py [--device cuda] [--only CASE,CASE]
 
-Each case is a function below, which runs in a few processes.  What a process prints is compared
-with what the case expects of it."""
+Each case is a function below or in deep_ep_arguments.py, which runs in a few processes.  What a
+process prints is compared with what the case expects of it."""
 from __future__ import annotations
 
 import argparse
@@ -26,111 +26,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-try:
-    import torch
-except ImportError:
-    print("skipped: torch is not installed")
-    sys.exit(77)
+# These come first, since they exit with 77 without torch.
+from deep_ep_arguments import different, strange, wrong
+from deep_ep_rank import (
+    EXPERTS,
+    HIDDEN,
+    MAX_TOKENS,
+    TOKENS,
+    TOPK,
+    VICTIM,
+    Rank,
+    error_of,
+    expect_refused,
+    say,
+    until_it_fails,
+)
+
+import torch
 
 import moebius
-from moebius.deep_ep import Buffer, ElasticBuffer, EventOverlap
+from moebius.deep_ep import ElasticBuffer, EventOverlap
 
 TIMEOUT_MS = 2000  # of waits for ranks
 LIMIT = 60.0  # seconds; a process that is still running then has hung
-EXPERTS, TOPK, HIDDEN, TOKENS, MAX_TOKENS = 12, 2, 256, 5, 8
-VICTIM = 1  # the rank that is killed or stalls
-
-
-class Rank:
-    """A process of a case."""
-
-    def __init__(self, rank: int, size: int, kind: str, store: str) -> None:
-        torch.set_num_threads(1)
-        self.rank, self.size = rank, size
-        self.device = torch.device("cpu")
-        cuda: Any = torch.cuda
-        if kind == "cuda":
-            self.device = torch.device("cuda", rank % cuda.device_count())
-            cuda.set_device(self.device)
-        self.distributed: Any = torch.distributed
-        self.distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=size
-        )
-        self.group = self.distributed.group.WORLD
-        generator = torch.Generator("cpu").manual_seed(rank)
-        self.x = torch.randn(TOKENS, HIDDEN, generator=generator).bfloat16().to(self.device)
-        scores = torch.rand(TOKENS, EXPERTS, generator=generator)
-        self.ids = scores.topk(TOPK)[1].to(self.device)
-        self.weights = torch.ones(TOKENS, TOPK, device=self.device)
-
-    def buffer(self, **options: Any) -> Buffer:
-        return Buffer(self.group, **options)
-
-    def dispatch(
-        self, buffer: Buffer, x: Any = None, ids: Any = None, experts: int = EXPERTS, **options: Any
-    ) -> Any:
-        x, ids = self.x if x is None else x, self.ids if ids is None else ids
-        per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, experts)
-        return buffer.dispatch(x, None, per_rank, per_node, in_rank, per_expert, ids, **options)
-
-    def low_latency(self, buffer: Buffer, **options: Any) -> Any:
-        given = {
-            "x": self.x,
-            "topk_idx": self.ids,
-            "num_max_dispatch_tokens_per_rank": MAX_TOKENS,
-            "num_experts": EXPERTS,
-            "use_fp8": False,
-        }
-        return buffer.low_latency_dispatch(**{**given, **options})
-
-    def finish(self) -> None:
-        """Waits for what GPUs do; without one it is done already."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def expect_well(self, buffer: Buffer) -> None:
-        """The buffer works."""
-        rows, *_, handle, _ = self.dispatch(buffer)
-        sums = buffer.combine(rows, handle)[0]
-        copies = handle[4].sum(1, keepdim=True)
-        assert torch.allclose(sums.float(), self.x.float() * copies, rtol=2e-2), "wrong sums"
-        rows, _, handle, *_ = self.low_latency(buffer)
-        sums = buffer.low_latency_combine(rows, self.ids, self.weights, handle)[0]
-        assert torch.allclose(sums.float(), self.x.float() * TOPK, rtol=2e-2), "wrong sums"
-
-    def barrier(self) -> None:
-        self.distributed.barrier()
-
-
-def error_of(call: Callable[[], Any]) -> Optional[moebius.Error]:
-    """What a call raises, which is an exception of moebius with one line."""
-    try:
-        call()
-    except moebius.Error as error:
-        assert str(error).count("\n") == 0, f"more than a line: {error}"
-        return error
-    return None
-
-
-def expect_refused(what: str, call: Callable[[], Any]) -> None:
-    error = error_of(call)
-    assert isinstance(error, (moebius.InvalidArgument, moebius.Unsupported)), f"{what}: {error!r}"
-
-
-def until_it_fails(rank: Rank, call: Callable[[], Any]) -> moebius.CommError:
-    """Calls again and again, as a program does that has not heard of the failure yet."""
-    begin = time.monotonic()
-    while time.monotonic() < begin + 20:
-        try:
-            call()
-            rank.finish()
-        except moebius.CommError as error:
-            return error
-    raise AssertionError("no call has failed in 20 s")
-
-
-def say(text: Any) -> None:
-    print(text, flush=True)
 
 
 # A rank that is gone.
@@ -218,158 +136,6 @@ def interrupted(rank: Rank) -> None:
         say("interrupted" if time.monotonic() < begin + 1.5 else "interrupted late")
     except moebius.CommError:
         say("told")
-
-
-# Ranks that do not agree.
-
-
-def different(rank: Rank) -> None:
-    """Ranks give arguments that do not fit together, or make different calls."""
-    odd = rank.rank == VICTIM
-    narrow = rank.x[:, : HIDDEN // 2].contiguous()
-    calls: dict[str, Callable[[Buffer], Any]] = {
-        "hidden": lambda buffer: rank.dispatch(buffer, narrow if odd else rank.x),
-        "dtype": lambda buffer: rank.dispatch(buffer, rank.x.float() if odd else rank.x),
-        "topk": lambda buffer: rank.dispatch(buffer, ids=rank.ids[:, :1] if odd else rank.ids),
-        "calls": lambda buffer: rank.low_latency(buffer) if odd else rank.dispatch(buffer),
-        "scales": lambda buffer: rank.dispatch(
-            buffer, (rank.x, torch.ones(TOKENS, 2, device=rank.device)) if odd else rank.x
-        ),
-        "cast": lambda buffer: rank.low_latency(buffer, use_fp8=odd),
-        "rows": lambda buffer: rank.low_latency(buffer, x=rank.x.float() if odd else rank.x),
-        "room": lambda buffer: rank.low_latency(buffer, num_max_dispatch_tokens_per_rank=MAX_TOKENS + odd),
-        "experts": lambda buffer: rank.low_latency(buffer, num_experts=EXPERTS - 2 * odd),
-        "selections": lambda buffer: rank.low_latency(
-            buffer, topk_idx=rank.ids[:, :1].contiguous() if odd else rank.ids
-        ),
-        "width": lambda buffer: rank.low_latency(buffer, x=narrow if odd else rank.x),
-    }
-    for name, call in calls.items():
-        buffer = rank.buffer()
-
-        def run() -> None:
-            for _ in range(3):
-                call(buffer)
-                rank.finish()
-
-        error = error_of(run)
-        assert error is not None, f"{name}: ranks that do not agree went on"
-        del run
-        rank.barrier()
-        buffer.destroy()
-    buffer = rank.buffer()
-    rank.expect_well(buffer)
-    buffer.destroy()
-    say("right")
-
-
-# Wrong arguments.
-
-
-def wrong(rank: Rank) -> None:
-    """Each call is refused on all ranks alike, and the buffer works as before."""
-    buffer, x, ids, weights = rank.buffer(), rank.x, rank.ids, rank.weights
-    rows, _, _, _, handle, _ = rank.dispatch(buffer)
-    per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
-    layout = {"is_token_in_rank": in_rank, "num_tokens_per_expert": per_expert}
-    low_rows, _, low_handle, *_ = rank.low_latency(buffer)
-    cuda = rank.device.type == "cuda"
-    anything: Any = object()
-
-    def combine(x: Any = rows, handle: Any = handle, **options: Any) -> Callable[[], Any]:
-        return lambda: buffer.combine(x, handle, **options)
-
-    def dispatch(given: Any = x, **options: Any) -> Callable[[], Any]:
-        return lambda: buffer.dispatch(given, **{**layout, **options})
-
-    def low(**options: Any) -> Callable[[], Any]:
-        return lambda: rank.low_latency(buffer, **options)
-
-    def low_combine(x: Any = low_rows, **options: Any) -> Callable[[], Any]:
-        given = {"topk_idx": ids, "topk_weights": weights, "handle": low_handle, **options}
-        return lambda: buffer.low_latency_combine(x, **given)
-
-    for what, call in {
-        "a layout of floats": lambda: buffer.get_dispatch_layout(weights, EXPERTS),
-        "a layout of a line": lambda: buffer.get_dispatch_layout(ids[0], EXPERTS),
-        "no experts": lambda: buffer.get_dispatch_layout(ids, 0),
-        "fewer than no experts": lambda: buffer.get_dispatch_layout(ids, -3),
-        "x is an object": dispatch(anything),
-        "x is None": dispatch(None),
-        "x has three dimensions": dispatch(x.view(TOKENS, 2, -1)),
-        "x has fewer tokens": dispatch(x[:2]),
-        "ids have fewer tokens": dispatch(topk_idx=ids[:2]),
-        "ids are floats": dispatch(topk_idx=weights),
-        "weights without ids": dispatch(topk_weights=weights),
-        "weights are halves": dispatch(topk_idx=ids, topk_weights=weights.half()),
-        "weights have another shape": dispatch(topk_idx=ids, topk_weights=weights[:, :1]),
-        "a layout of integers": dispatch(is_token_in_rank=in_rank.int()),
-        "a layout of fewer ranks": dispatch(is_token_in_rank=in_rank[:, :1]),
-        "counts of floats": dispatch(num_tokens_per_expert=per_expert.float()),
-        "an alignment of 0": dispatch(topk_idx=ids, expert_alignment=-1),
-        "scales of fewer tokens": dispatch((x, weights[:2])),
-        "a handle that is none": dispatch(handle=anything),
-        "a handle and ids": dispatch(handle=handle, topk_idx=ids),
-        "a handle of low latency": combine(handle=low_handle),
-        "too few rows": combine(rows[:-1]) if len(rows) else combine(rows.new_empty(1, HIDDEN)),
-        "rows of integers": combine(rows.int()),
-        "weights of other rows": combine(topk_weights=weights[:1]),
-        "three biases": combine(bias=(x, x, x)),
-        "a narrow bias": combine(bias=x[:, :1]),
-        "a bias of another type": combine(bias=x.float()),
-        "too many tokens": low(num_max_dispatch_tokens_per_rank=TOKENS - 1),
-        "a room of 0": low(num_max_dispatch_tokens_per_rank=0),
-        "ids of floats": low(topk_idx=weights),
-        "fewer ids": low(topk_idx=ids[:2]),
-        "a hook and an event": low(async_finish=True, return_recv_hook=True),
-        "ue8m0 without rounding": low(use_fp8=True, use_ue8m0=True),
-        "statistics of floats": low(cumulative_local_expert_recv_stats=weights[0]),
-        "x of bytes": low(x=x.view(torch.uint8)),
-        "an out of another type": low_combine(out=x.float()),
-        "an out of another shape": low_combine(out=x[:1]),
-        "rows of low latency of another type": low_combine(low_rows.float()),
-        "fewer rows of low latency": low_combine(low_rows[:1]),
-        "weights of another type": low_combine(topk_weights=weights.double()),
-        "a handle of dispatch": low_combine(handle=handle),
-        "masking itself": lambda: buffer.low_latency_update_mask_buffer(rank.rank, True),
-        "masking nobody": lambda: buffer.low_latency_update_mask_buffer(rank.size, True),
-        **(
-            {"x elsewhere": dispatch(x.cpu()), "ids elsewhere": low(topk_idx=ids.cpu())}
-            if cuda
-            else {
-                "ids of no expert": lambda: buffer.get_dispatch_layout(ids + EXPERTS, EXPERTS),
-                "ids less than -1": lambda: buffer.get_dispatch_layout(ids - EXPERTS - 2, EXPERTS),
-                "low-latency ids of no expert": low(topk_idx=ids + EXPERTS),
-            }
-        ),
-    }.items():
-        expect_refused(what, call)
-    rank.expect_well(buffer)
-    buffer.destroy()
-    say("right")
-
-
-def strange(rank: Rank) -> None:
-    """What looks wrong and is valid: strides, no tokens, masked ids, NaN."""
-    buffer = rank.buffer()
-    wide = rank.x.repeat(1, 2)[:, :HIDDEN]
-    assert not wide.is_contiguous()
-    rows = rank.dispatch(buffer, wide)[0]
-    assert torch.equal(rows, rank.dispatch(buffer)[0])
-    nothing = rank.rank == 0
-    count = 0 if nothing else TOKENS
-    rows, *_, handle, _ = rank.dispatch(buffer, rank.x[:count], rank.ids[:count])
-    assert buffer.combine(rows, handle)[0].shape == (count, HIDDEN)
-    rank.low_latency(buffer, x=rank.x[:count], topk_idx=rank.ids[:count])
-    rows = rank.dispatch(buffer, ids=torch.full_like(rank.ids, -1))[0]
-    assert len(rows) == 0
-    rows, *_, handle, _ = rank.dispatch(buffer, torch.full_like(rank.x, float("nan")))
-    assert buffer.combine(rows, handle)[0].isnan().all()
-    low, _, route, *_ = rank.low_latency(buffer, x=torch.full_like(rank.x, float("inf")))
-    buffer.low_latency_combine(low, rank.ids, rank.weights, route)
-    rank.expect_well(buffer)
-    buffer.destroy()
-    say("right")
 
 
 def hooks(rank: Rank) -> None:
