@@ -14,15 +14,15 @@
 //           matrix is one long array, and neighbouring lanes of a warp form a group
 //   rows    for one group per row: a CTA keeps the row in registers
 //   groups  for all others (blocks of rows, odd lengths): a CTA per group goes element by element
-// This file has more than 500 lines because the three kernels share every helper function.
 #include <algorithm>
-#include <cassert>
 #include <memory>
 
 #include "core/allocate.h"
 #include "core/cuda/check.h"
 #include "quant/cuda/elements.cuh"
 #include "quant/cuda/kernels.h"
+#include "quant/cuda/ranges.cuh"
+#include "quant/cuda/tensor_scale.h"
 #include "quant/group_rule.h"
 #include "quant/groups.h"
 
@@ -34,13 +34,6 @@ namespace {
 
 using cuda::load1;
 using cuda::load_raw;
-using cuda::Raw8;
-using cuda::widen;
-
-constexpr int kThreads = 256;
-constexpr int kHeld = 4;  // vectors that a thread loads before it computes; 64 bytes of bf16
-constexpr int kWarp = 32;
-constexpr unsigned kAll = 0xffffffffu;
 
 // CTAs per SM.  They keep 80 KiB of loads in flight, with 48 registers per thread for bf16 and 64
 // for f32.
@@ -144,65 +137,6 @@ make_group_as(const Args& a, const Range& range, int64_t index, bool is_writer) 
   QuantizeSpec spec = a.spec;
   spec.format = format_of(kHow, a.spec.format);
   return make_group(a, spec, range, index, is_writer);
-}
-
-// Whether the scale depends on more than the largest |x|.
-__host__ __device__ constexpr bool needs_min(Encode how) {
-  return how == Encode::kU4Divide;
-}
-
-// Skips NaN.  Without has_min only range.max changes, to the largest |v|.
-__device__ __forceinline__ void include(Range& range, float v, bool has_min) {
-  if (has_min) {
-    range.min = fminf(range.min, v);
-    range.max = fmaxf(range.max, v);
-  } else {
-    range.max = fmaxf(range.max, fabsf(v));
-  }
-}
-
-template <Encode kHow, typename T>
-__device__ __forceinline__ void include(Range& range, const Raw8<T>& raw) {
-  if constexpr (needs_min(kHow)) {
-    float v[kVector];
-    widen(raw, v);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      include(range, v[i], true);
-    }
-  } else {
-    range.max = fmaxf(range.max, cuda::absmax(raw));
-  }
-}
-
-// Reduces over neighbouring lanes of a warp, whose number is a power of two.  All get the result.
-__device__ __forceinline__ Range reduced(Range range, int lanes, bool has_min) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    range.max = fmaxf(range.max, __shfl_xor_sync(kAll, range.max, step));
-    if (has_min) {
-      range.min = fminf(range.min, __shfl_xor_sync(kAll, range.min, step));
-    }
-  }
-  return range;
-}
-
-// Reduces over the CTA.  REQUIRES: blockDim.x is a multiple of kWarp; a kernel calls this once.
-__device__ __forceinline__ Range reduced_over_block(Range range, bool has_min) {
-  constexpr int kMaxWarps = kThreads / kWarp;
-  __shared__ float2 of_warp[kMaxWarps];
-  const int num_warps = static_cast<int>(blockDim.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  range = reduced(range, kWarp, has_min);
-  if (num_warps == 1) {
-    return range;
-  }
-  if (lane == 0) {
-    of_warp[threadIdx.x / kWarp] = {range.min, range.max};
-  }
-  __syncthreads();
-  const int warp = lane % kMaxWarps;
-  const float2 other = warp < num_warps ? of_warp[warp] : float2{0.0f, 0.0f};
-  return reduced({other.x, other.y}, kMaxWarps, has_min);
 }
 
 template <Encode kHow>
@@ -393,62 +327,6 @@ __global__ void __launch_bounds__(kThreads) quantize_groups_kernel(const __grid_
   }
 }
 
-// *largest = max(*largest, |x|); NaN elements are skipped.  REQUIRES: *largest is not negative.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    absmax_kernel(const T* x, int64_t n, bool is_aligned, float* largest) {
-  Range range;
-  const int64_t step = int64_t{gridDim.x} * kThreads;
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t num_units = is_aligned ? n / kVector : 0;
-  for (int64_t unit = thread; unit < num_units; unit += kHeld * step) {
-    Raw8<T> raw[kHeld] = {};
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (unit + i * step < num_units) {
-        raw[i] = load_raw(x + (unit + i * step) * kVector);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      range.max = fmaxf(range.max, cuda::absmax(raw[i]));
-    }
-  }
-  for (int64_t i = num_units * kVector + thread; i < n; i += step) {
-    include(range, load1(x + i), /*has_min=*/false);
-  }
-  range = reduced_over_block(range, /*has_min=*/false);
-  if (threadIdx.x == 0) {
-    // Non-negative floats have the order of their bits.
-    atomicMax(reinterpret_cast<int*>(largest), __float_as_int(range.absmax()));
-  }
-}
-
-// scale[row] = the row's global scale.  A CTA takes a row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    row_scales_kernel(const T* x, int64_t cols, bool is_aligned, float* scale) {
-  const T* row = x + int64_t{blockIdx.x} * cols;
-  Range range;
-  if (is_aligned) {
-    for (int64_t i = int64_t{threadIdx.x} * kVector; i < cols; i += int64_t{kThreads} * kVector) {
-      range.max = fmaxf(range.max, cuda::absmax(load_raw(row + i)));
-    }
-  } else {
-    for (int64_t i = threadIdx.x; i < cols; i += kThreads) {
-      include(range, load1(row + i), /*has_min=*/false);
-    }
-  }
-  range = reduced_over_block(range, /*has_min=*/false);
-  if (threadIdx.x == 0) {
-    scale[blockIdx.x] = row_global_scale(range.absmax());
-  }
-}
-
-__global__ void tensor_scale_kernel(QuantFormat format, float* absmax_to_scale) {
-  *absmax_to_scale = tensor_scale(format, *absmax_to_scale);
-}
-
 // Whether each group is a power of two of vectors, up to a warp's.
 bool is_flat_group(const Groups& g, int64_t cols) {
   const int64_t units = g.group_cols / kVector;
@@ -460,11 +338,6 @@ bool can_vectorize(const Args& a) {
   const size_t codes_alignment = vector_alignment(code_of(a.how));
   return a.cols % kVector == 0 && cuda::is_aligned(a.x, 16) &&
          cuda::is_aligned(a.codes, codes_alignment) && cuda::is_aligned(a.dequantized, 16);
-}
-
-unsigned grid_of(int64_t blocks) {
-  assert(blocks <= 0x7fffffff);
-  return static_cast<unsigned>(blocks);
 }
 
 // The logarithm of the vectors in a group.  REQUIRES: is_flat_group.
@@ -505,53 +378,6 @@ void launch_quantize(const Args& a, cudaStream_t stream) {
             a);
   }
   cuda::check_launch("quantize_kernel");
-}
-
-void launch_row_scales(const Tensor& x, float* scale, cudaStream_t stream) {
-  if (x.dim(0) == 0) {
-    return;
-  }
-  cuda::visit_float(x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const bool is_aligned = x.dim(1) % kVector == 0 && cuda::is_aligned(x.raw(), 16);
-    row_scales_kernel<T>
-        <<<grid_of(x.dim(0)), kThreads, 0, stream>>>(x.data<T>(), x.dim(1), is_aligned, scale);
-    cuda::check_launch("row_scales_kernel");
-  });
-}
-
-// *scale = the tensor's scale, either the given one or the one from the maximum.  With
-// global_scale_per_row there is a scale for each row.
-void launch_tensor_scale(const Tensor& x,
-                         const QuantizeSpec& spec,
-                         const Tensor& given,
-                         float* scale,
-                         cudaStream_t stream) {
-  if (spec.global_scale_per_row) {
-    launch_row_scales(x, scale, stream);
-    return;
-  }
-  if (given.defined()) {
-    cuda::check_cuda(
-        cudaMemcpyAsync(scale, given.raw(), sizeof(float), cudaMemcpyDeviceToDevice, stream),
-        "cudaMemcpyAsync of a scale");
-    return;
-  }
-  cuda::check_cuda(cudaMemsetAsync(scale, 0, sizeof(float), stream), "cudaMemsetAsync of a scale");
-  cuda::visit_float(x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const bool is_aligned = cuda::is_aligned(x.raw(), 16);
-    constexpr int64_t kMaxBlocks = 132 * 8;
-    const int64_t blocks =
-        std::min(kMaxBlocks, ceil_div(x.numel(), int64_t{kThreads} * kHeld * kVector));
-    if (blocks > 0) {
-      absmax_kernel<T>
-          <<<grid_of(blocks), kThreads, 0, stream>>>(x.data<T>(), x.numel(), is_aligned, scale);
-      cuda::check_launch("absmax_kernel");
-    }
-  });
-  tensor_scale_kernel<<<1, 1, 0, stream>>>(spec.format, scale);
-  cuda::check_launch("tensor_scale_kernel");
 }
 
 bool has_tensor_scale(const QuantizeSpec& spec) {
