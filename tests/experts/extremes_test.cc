@@ -130,7 +130,7 @@ TEST(ExpertExtremes, LargestScalesAndNaN) {
   for (const uint8_t code : {0, 1, 126, 246, 247, 250}) {
     expect_with_scale_code("mxfp8", size, code);
   }
-  for (const uint8_t code : {0, 1, 126, 200, 252, 253}) {
+  for (const uint8_t code : {0, 1, 126, 200, 223, 224, 252, 253}) {
     expect_with_scale_code("mxfp4_w4a16", size, code);
   }
   for (const uint8_t code : {0x01, 0x7e, 0x7f, 0xfe, 0xff}) {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels multiply few rows in other loops than many, which must not change a bit: for any number
-// of steps, groups of any number of steps, and any distance at which codes are fetched.
+// of steps, groups of any number of steps, and any distance at which codes are fetched.  Nor may a
+// decoder, of vectors of any width.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,12 +62,13 @@ class Block {
     a_ = random_lines(panels_bytes(kRows, (is_f32 ? 2 : 1) * c.steps), kept, set, 1);
     // Weights are numbers: which of two NaNs a sum becomes is up to the compiler.
     const bool is_bf16 = c.code == TileCode::kBF16;
-    const uint32_t kept_codes = is_bf16                       ? 0x807f807f
-                                : c.code == TileCode::kF8E4M3 ? 0xf7f7f7f7
-                                                              : ~0u;
+    const uint32_t kept_codes = is_bf16 || c.code == TileCode::kF16 ? 0x807f807f
+                                : c.code == TileCode::kF8E4M3       ? 0xf7f7f7f7
+                                                                    : ~0u;
     units_ = random_lines(c.steps * unit_bytes(c.code), kept_codes, is_bf16 ? 0x3f003f00 : 0, 2);
     step_scales_ = random_lines(c.steps * step_scale_bytes(c.code) + 64, 0x07070707, 0x70707070, 3);
-    others_.assign(static_cast<size_t>(c.steps), uint16_t{0xffff});  // some codes are not normal
+    // For bf16 products some codes are not normal.
+    others_.assign(static_cast<size_t>(c.steps), kernels.operand == Operand::kBF16 ? 0xffff : 0);
     const int64_t groups = c.group_steps > 0 ? (c.steps + c.group_steps - 1) / c.group_steps : 1;
     for (int64_t i = 0; i < groups * kBlockColumns; ++i) {
       scales_.push_back(0.01f + 0.003f * static_cast<float>(i % 29));
@@ -92,13 +94,67 @@ class Block {
 
   // [rows][32] of f32 or i32, as bytes.
   std::vector<std::byte> products(int64_t rows, int64_t fetch_ahead) const {
+    return products(gemm_, rows, fetch_ahead);
+  }
+
+  // The products with the values of the weights as f32, as vectors of another width decode them.
+  std::vector<std::byte> products_of_values(int64_t rows) const {
+    const std::vector<Line> values = decoded();
+    TileGemm gemm = gemm_;
+    gemm.code = TileCode::kF32;
+    gemm.units = bytes_of(values);
+    return products(gemm, rows, 0);
+  }
+
+ private:
+  // Each row of activations picks one k of a step.
+  std::vector<Line> decoded() const {
+    std::vector<Line> units(static_cast<size_t>(gemm_.steps * unit_bytes(TileCode::kF32) / 64));
+    std::vector<Line> ones(static_cast<size_t>(2 * kStepBytes / 64));
+    for (size_t k = 0; k < 32; ++k) {
+      const float one = 1.0f;
+      std::memcpy(ones[k / 16 * 32 + k].bytes.data() + k % 16 * 4, &one, 4);
+    }
+    for (int64_t step = 0; step < gemm_.steps; ++step) {
+      TileGemm gemm = gemm_;
+      gemm.a = bytes_of(ones);
+      gemm.steps = 1;
+      gemm.units += step * unit_bytes(gemm.code);
+      gemm.step_scales += step * step_scale_bytes(gemm.code);
+      gemm.others += step;
+      if (gemm.zero_points != nullptr && gemm.group_steps > 0) {
+        gemm.zero_points += step / gemm.group_steps * kBlockColumns;
+      }
+      gemm.group_steps = 0;
+      gemm.row_scales = nullptr;
+      std::array<Line, kPanelFloats / 16> c;
+      std::array<std::byte, 32 * kBlockColumns * 2> out;
+      std::array<std::byte*, 32> to;
+      to.fill(out.data());
+      gemm.rows = 32;
+      gemm.c = reinterpret_cast<float*>(c.data());
+      TileEpilogue epilogue;
+      epilogue.out = to.data();
+      TileRest rest;
+      plain_tiles().multiply(gemm, epilogue, rest);
+      plain_tiles().finish(rest);
+      for (size_t k = 0; k < 32; ++k) {
+        for (size_t tile = 0; tile < 2; ++tile) {
+          units[static_cast<size_t>(step) * 64 + tile * 32 + k] =
+              c[(k / 16 * 2 + tile) * 16 + k % 16];
+        }
+      }
+    }
+    return units;
+  }
+
+  std::vector<std::byte> products(TileGemm gemm, int64_t rows, int64_t fetch_ahead) const {
     std::vector<Line> c(static_cast<size_t>(num_panels(rows) * kPanelFloats / 16));
     std::vector<std::byte> out(static_cast<size_t>(rows * kBlockColumns * 2));
     std::vector<std::byte*> to;
     for (int64_t r = 0; r < rows; ++r) {
       to.push_back(out.data() + r * kBlockColumns * 2);
     }
-    TileGemm gemm = gemm_;
     gemm.rows = rows;
     gemm.fetch_ahead = fetch_ahead;
     gemm.c = reinterpret_cast<float*>(c.data());
@@ -120,7 +176,6 @@ class Block {
     return out;
   }
 
- private:
   const TileKernels& kernels_;
   std::vector<Line> a_;
   std::vector<Line> units_;
@@ -149,7 +204,7 @@ void expect_same_bits(const Case& c) {
   for (const TileKernels* kernels : all_kernel_sets()) {
     const Block block(*kernels, c);
     const auto many = block.products(kRows, 4096);
-    for (const int64_t rows : {1, 2, 3, 4, 8}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13}) {
       for (const int64_t ahead : {0, 1024, 16384}) {
         EXPECT_TRUE(begins_with(many, block.products(rows, ahead), rows))
             << kernels->name << ": " << rows << " rows, " << c.steps << " steps, groups of "
@@ -159,11 +214,27 @@ void expect_same_bits(const Case& c) {
   }
 }
 
+// Vectors of any width multiply by the values that plain C++ decodes.
+void expect_values_of_plain(const Case& c) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
+    if (kernels->operand != Operand::kF32) {
+      continue;
+    }
+    const Block block(*kernels, c);
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 12, 40}) {
+      EXPECT_EQ(block.products(rows, 1024), block.products_of_values(rows))
+          << kernels->name << ": " << rows << " rows, " << c.steps << " steps, groups of "
+          << c.group_steps << ", code " << static_cast<int>(c.code);
+    }
+  }
+}
+
 constexpr int64_t kSteps[] = {1, 2, 5, 8, 9, 24, 64, 71, 224, 600};
 
 TEST(FewRows, HaveTheBitsOfManyRowsWithoutGroups) {
-  for (const TileCode code : {TileCode::kBF16, TileCode::kI8, TileCode::kF8E4M3, TileCode::kInt4,
-                              TileCode::kMxfp4, TileCode::kNvfp4}) {
+  for (const TileCode code :
+       {TileCode::kBF16, TileCode::kI8, TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode::kInt4,
+        TileCode::kMxfp4, TileCode::kNvfp4}) {
     for (const int64_t steps : kSteps) {
       expect_same_bits({code, steps, 0, false});
     }
@@ -171,7 +242,7 @@ TEST(FewRows, HaveTheBitsOfManyRowsWithoutGroups) {
 }
 
 TEST(FewRows, HaveTheBitsOfManyRowsWithGroups) {
-  for (const TileCode code : {TileCode::kF8E4M3, TileCode::kInt4}) {
+  for (const TileCode code : {TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode::kInt4}) {
     for (const int64_t group_steps : {1, 2, 4, 5, 32}) {
       for (const int64_t steps : kSteps) {
         expect_same_bits({code, steps, group_steps, false});
@@ -185,6 +256,17 @@ TEST(FewRows, HaveTheBitsOfManyRowsWithZeroPoints) {
     for (const int64_t steps : kSteps) {
       expect_same_bits({TileCode::kInt4, steps, group_steps, true});
     }
+  }
+}
+
+TEST(FewRows, HaveTheBitsOfTheValuesThatPlainVectorsDecode) {
+  for (const TileCode code :
+       {TileCode::kBF16, TileCode::kF16, TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode::kInt4,
+        TileCode::kMxfp4, TileCode::kNvfp4}) {
+    expect_values_of_plain({code, 21, 0, false});
+  }
+  for (const TileCode code : {TileCode::kI8AsBF16, TileCode::kInt4}) {
+    expect_values_of_plain({code, 21, 4, true});
   }
 }
 

@@ -13,12 +13,18 @@ namespace {
 
 // TileGemm::others of a block and step of two experts with 40 rows (a block and a quarter) of 70
 // columns (two steps and a bit).  All weights are 448, except for `code` at one place.
-int others(int64_t expert, int64_t row, int64_t column, int code, int64_t block, int64_t step) {
+int others(int64_t expert,
+           int64_t row,
+           int64_t column,
+           int code,
+           int64_t block,
+           int64_t step,
+           Operand operand = Operand::kBF16) {
   const Tensor w = Tensor::empty({2, 40, 70}, DType::kF8E4M3);
   std::memset(w.bytes(), 0x7e, 2 * 40 * 70);
   w.bytes()[(expert * 40 + row) * 70 + column] = static_cast<std::byte>(code);
   const BlockColumns columns{.num_rows = 40};
-  const PackedWeight packed(w, unscaled(QuantFormat::kFp8, 2), columns, 0, Tensor(), Operand::kBF16,
+  const PackedWeight packed(w, unscaled(QuantFormat::kFp8, 2), columns, 0, Tensor(), operand,
                             Stream());
   TileGemm gemm;
   packed.set(expert, block, gemm);
@@ -34,6 +40,16 @@ TEST(PackedWeight, KnowsWhereACodeIsNoNormalNumber) {
     EXPECT_EQ(others(0, 0, 0, code, 0, 1), 0) << code;
     EXPECT_EQ(others(0, 31, 63, code, 0, 1), 1 << 15) << code;
     EXPECT_EQ(others(1, 39, 69, code, 1, 2), 1 << 1) << code;
+  }
+}
+
+TEST(PackedWeight, KnowsWhereACodeIsNaNForF32Products) {
+  for (const int code : {0x00, 0x80, 0x01, 0x87, 0x08, 0x7e}) {
+    EXPECT_EQ(others(0, 0, 0, code, 0, 0, Operand::kF32), 0) << code;
+  }
+  for (const int code : {0x7f, 0xff}) {
+    EXPECT_EQ(others(0, 0, 0, code, 0, 0, Operand::kF32), 1) << code;
+    EXPECT_EQ(others(1, 39, 69, code, 1, 2, Operand::kF32), 1 << 1) << code;
   }
 }
 

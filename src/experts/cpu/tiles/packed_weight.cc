@@ -317,7 +317,8 @@ void PackedWeight::pack_units(int64_t column,
         const auto low = static_cast<uint8_t>((code & 0x80) | (code & 0xf) << 3 | (code >> 4 & 7));
         units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + (j * 2 + k % 2) * 2 + tile_row % 2] =
             std::byte{tile_row % 2 == 0 ? low : code};
-        if ((code & 0x78) == 0 || (code & 0x7f) == 0x7f) {
+        const bool is_below_normal = (code & 0x78) == 0;
+        if ((is_below_normal && operand_ == Operand::kBF16) || (code & 0x7f) == 0x7f) {
           others[k / 32] |= static_cast<uint16_t>(1 << (tile * 8 + tile_row / 2));
         }
       }

@@ -117,7 +117,7 @@ struct TileGemm {
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
 
   // [steps], kF8E4M3 only: bit 8 t + b is set where some code of rows 2b and 2b + 1 of tile t is
-  // NaN, zero or subnormal.
+  // NaN, and for bf16 products also where it is zero or subnormal.
   const uint16_t* others = nullptr;
 
   // Steps of a group of k with a scale of its own; 0: there are no groups.  With groups, C = sum

@@ -55,12 +55,12 @@ inline void decode_pairs(const Columns& columns) {
   }
 }
 
-// Decodes two tile rows.  kAny: some code of them is zero, subnormal or NaN.
-template <bool kAny>
+// Decodes two tile rows.  kHasNaN: some code of them is NaN.
+template <bool kHasNaN>
 inline void decode_e4m3_pair(const Columns& columns, int64_t pair, Words codes) {
+  // The bits of a code stand for 2^-120 times its value where f32 has them.
   const auto value = [](Words magnitude, Words sign) {
-    return kAny ? e4m3_to_floats(magnitude, sign)
-                : as_floats(((magnitude << 20) + (uint32_t{120} << 23)) | sign);
+    return kHasNaN ? e4m3_to_floats(magnitude, sign) : as_floats(magnitude << 20 | sign) * 0x1p120f;
   };
   // Codes of the even row have their bits in another order, see kF8E4M3.
   const auto even = [&](Words byte) {

@@ -15,6 +15,8 @@ namespace {
 // line `line` of a tile, of the columns of vector v; at(i) of what it returns has the values of k =
 // line * kDepth + i.
 struct DecoderWithoutState {
+  using Ready = const std::byte*;
+  void prepare(const std::byte* words, int64_t, int, Ready& ready) const { ready = words; }
   void start_part(const TileGemm&, int64_t) {}
   void start_step(const TileGemm&, int64_t) {}
 };
@@ -23,22 +25,20 @@ struct BF16Decoder : DecoderWithoutState {
   static constexpr TileCode kCode = TileCode::kBF16;
   static constexpr int kDepth = 2;
 
-  struct Values {
-    Words pair;
-    Floats at(int i) const { return as_floats(i == 0 ? pair << 16 : pair & 0xffff0000); }
-  };
-  Values load(const std::byte* words, int64_t, int) const { return {cpu::load<Words>(words)}; }
+  Floats value(Ready words, int i, int64_t, int) const {
+    const auto pair = load<Words>(words);
+    return as_floats(i == 0 ? pair << 16 : pair & 0xffff0000);
+  }
 };
 
 struct F16Decoder : DecoderWithoutState {
   static constexpr TileCode kCode = TileCode::kF16;
   static constexpr int kDepth = 2;
 
-  struct Values {
-    Words pair;
-    Floats at(int i) const { return f16_to_floats(i == 0 ? pair & 0xffff : pair >> 16); }
-  };
-  Values load(const std::byte* words, int64_t, int) const { return {cpu::load<Words>(words)}; }
+  Floats value(Ready words, int i, int64_t, int) const {
+    const auto pair = load<Words>(words);
+    return f16_to_floats(i == 0 ? pair & 0xffff : pair >> 16);
+  }
 };
 
 // Gives the int16 pairs of even k and of odd k.
@@ -46,119 +46,138 @@ struct Int8Decoder : DecoderWithoutState {
   static constexpr TileCode kCode = TileCode::kI8;
   static constexpr int kDepth = 2;
 
-  struct Values {
-    Words codes;
-    Ints at(int i) const {
-      return i == 0 ? (Ints)((Shorts)(codes << 8 & 0xff00ff00) >> 8) : (Ints)((Shorts)codes >> 8);
-    }
-  };
-  Values load(const std::byte* words, int64_t, int) const { return {cpu::load<Words>(words)}; }
+  Ints value(Ready words, int i, int64_t, int) const {
+    const auto codes = load<Words>(words);
+    return i == 0 ? (Ints)((Shorts)(codes << 8 & 0xff00ff00) >> 8) : (Ints)((Shorts)codes >> 8);
+  }
 };
 
-// Moves the bits of a code to where f32 has them.  Where some codes of a step have none there,
-// since they are zero, subnormal or NaN, the values of the step are computed.
+// Moves the bits of two codes at a time to where bf16 has them, which is 2^-120 times their value,
+// also where that is zero or subnormal.
 struct E4M3Decoder {
   static constexpr TileCode kCode = TileCode::kF8E4M3;
   static constexpr int kDepth = 4;
 
+  struct Ready {
+    Words pairs[2];
+  };
   void start_part(const TileGemm&, int64_t) {}
   void start_step(const TileGemm& g, int64_t step) { others = g.others[step]; }
-
-  struct Values {
-    Words codes;
-    bool has_others;
-
-    Floats at(int i) const {
-      // The codes of rows 0 and 1 of four have their bits in another order, see kF8E4M3.
-      const bool is_odd = i > 1;
-      const uint32_t shift = (i % 2 == 0 ? 0u : 16u) + (is_odd ? 8u : 0u);
-      if (has_others) [[unlikely]] {
-        const Words byte = codes >> shift;
-        const Words magnitude = is_odd ? byte & 0x7f : (byte & 7) << 4 | (byte >> 3 & 0xf);
-        return e4m3_to_floats(magnitude, (byte & 0x80) << 24);
+  void prepare(const std::byte* words, int64_t line, int v, Ready& ready) const {
+    // The codes of rows 0 and 1 of four have their bits in another order, see kF8E4M3.
+    const auto codes = load<Shorts>(words);
+    ready.pairs[0] = ((Words)(codes << 8) & 0x87008700) | ((Words)(codes << 1) & 0x00f000f0);
+    ready.pairs[1] = (Words)(codes >> 4) & 0x87f087f0;
+    if ((others >> (v / kChunks * 8 + line) & 1) != 0) [[unlikely]] {
+      for (Words& pair : ready.pairs) {
+        pair |= (Words)((Shorts)(pair & 0x07f007f0) == 0x07f0) & 0x7fc07fc0;  // NaN
       }
-      const Words top = codes << (24 - shift);
-      const Words bits =
-          is_odd ? (Words)((Ints)top >> 4) & 0x87f00000
-                 : (top & 0x87000000) | ((i % 2 == 0 ? codes << 17 : codes << 1) & 0xf00000);
-      return as_floats(bits + (uint32_t{120} << 23));
     }
-  };
-  Values load(const std::byte* words, int64_t line, int v) const {
-    return {cpu::load<Words>(words), (others >> (v / kChunks * 8 + line) & 1) != 0};
+  }
+  Floats value(const Ready& ready, int i, int64_t, int) const {
+    const Words pair = ready.pairs[i / 2];
+    return as_floats(i % 2 == 0 ? pair << 16 : pair & 0xffff0000) * 0x1p120f;
   }
 
   int others = 0;
 };
 
+// The exponents of 2^23 and 2^15, each of which is left when other bits are cleared.
+constexpr uint32_t kByteExponents = uint32_t{0b10011110} << 23;
+// The same of 2^22 and 2^14, where bytes stand for half their number.
+constexpr uint32_t kHalfByteExponents = uint32_t{0b10011101} << 23;
+
+// A byte at bit b of a word becomes a number without any shift: with the exponent of 2^(23 - b)
+// above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.
+template <bool kHasZeroPoints>
+struct Int8AsBF16Decoder {
+  static constexpr TileCode kCode = TileCode::kI8AsBF16;
+  static constexpr int kDepth = 4;
+  static constexpr int kPlaces = 2;
+
+  struct Ready {
+    Words halves[2];
+  };
+  void start_part(const TileGemm& g, int64_t group) {
+    for (int v = 0; v < kBases; ++v) {
+      const Floats zero_points =
+          kHasZeroPoints
+              ? to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes))
+              : Floats{} + 128.0f;
+      for (int place = 0; place < kPlaces; ++place) {
+        const Words exponent = Words{} + (static_cast<uint32_t>(127 + 23 - 8 * place) << 23);
+        masks[place] = exponent | uint32_t{0xff} << (8 * place);
+        bases[v][place] = as_floats(exponent) + zero_points;
+      }
+    }
+  }
+  void start_step(const TileGemm&, int64_t) {}
+  void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
+    const Words codes = columns_of_pairs(load<Words>(words));
+    ready.halves[0] = with_upper_half(codes, kByteExponents);
+    ready.halves[1] = opaque(codes >> 16 | kByteExponents);
+  }
+  Floats value(const Ready& ready, int i, int64_t, int v) const {
+    return as_floats(ready.halves[i / 2] & masks[i % 2]) - bases[kHasZeroPoints ? v : 0][i % 2];
+  }
+
+  static constexpr int kBases = kHasZeroPoints ? kVectors : 1;
+  Words masks[static_cast<size_t>(kPlaces)];
+  Floats bases[static_cast<size_t>(kBases)][static_cast<size_t>(kPlaces)];
+};
+
 // A nibble at bit b of a word becomes a number without any shift: with the exponent of 2^(23 - b)
-// above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.  Bits
-// 0 to 19 have five codes, and their exponents are all made from one, kExponents, by clearing bits.
+// above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.  A
+// half of a word has four codes, and their exponents are all made from one, kExponents, by clearing
+// bits.
 template <bool kHasZeroPoints>
 struct Int4Decoder {
   static constexpr TileCode kCode = TileCode::kInt4;
   static constexpr int kDepth = 8;
   static constexpr uint32_t kExponents = uint32_t{0b10011110} << 23;
-  static constexpr int kPlaces = 5;
+  static constexpr int kPlaces = 4;
 
   static constexpr uint32_t exponent(int place) {
     return static_cast<uint32_t>(127 + 23 - 4 * place) << 23;
   }
 
-  struct Values {
-    Words low;   // codes 0 to 4
-    Words high;  // codes 5 to 7, in places 2 to 4
-    const Floats* bases;
-
-    Floats at(int i) const {
-      const int code = i / 2 + i % 2 * 4;
-      const int place = code < kPlaces ? code : code - 3;
-      const Words mask = Words{} + (uint32_t{0xf} << (4 * place) | exponent(place));
-      const Floats value = as_floats((code < kPlaces ? low : high) & mask);
-      if constexpr (kHasZeroPoints) {
-        return value - bases[place];
-      } else {
-        // Without zero points the base is a constant that columns share.
-        return value - (as_floats(Words{} + exponent(place)) + 8.0f);
-      }
-    }
+  struct Ready {
+    Words halves[2];
   };
+  void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
+    const auto codes = load<Words>(words);
+    ready.halves[0] = with_upper_half(codes, kExponents);
+    ready.halves[1] = opaque(codes >> 16 | kExponents);
+  }
+  Floats value(const Ready& ready, int i, int64_t, int v) const {
+    return as_floats(ready.halves[i % 2] & masks[i / 2]) - bases[kHasZeroPoints ? v : 0][i / 2];
+  }
 
   void start_part(const TileGemm& g, int64_t group) {
-    for (int v = 0; kHasZeroPoints && v < kVectors; ++v) {
+    for (int v = 0; v < kBases; ++v) {
       const Floats zero_points =
-          to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes));
+          kHasZeroPoints
+              ? to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes))
+              : Floats{} + 8.0f;
       for (int place = 0; place < kPlaces; ++place) {
+        masks[place] = Words{} + (uint32_t{0xf} << (4 * place) | exponent(place));
         bases[v][place] = as_floats(Words{} + exponent(place)) + zero_points;
       }
     }
   }
   void start_step(const TileGemm&, int64_t) {}
-  Values load(const std::byte* words, int64_t, int v) const {
-    const auto codes = cpu::load<Words>(words);
-    // Why opaque: or the compiler masks codes and exponents apart.
-    return {opaque((codes & 0xfffff) | kExponents), opaque(codes >> 12 | kExponents),
-            kHasZeroPoints ? bases[v] : nullptr};
-  }
 
-  Floats bases[kHasZeroPoints ? static_cast<size_t>(kVectors) : 1][static_cast<size_t>(kPlaces)];
+  static constexpr int kBases = kHasZeroPoints ? kVectors : 1;
+  Words masks[static_cast<size_t>(kPlaces)];
+  Floats bases[static_cast<size_t>(kBases)][static_cast<size_t>(kPlaces)];
 };
 
 // e2m1 codes times the scales of their step, or of their half of it.
 template <TileCode kE2M1>
-struct E2M1Decoder {
+struct E2M1Scales {
   static constexpr TileCode kCode = kE2M1;
   static constexpr int kDepth = 8;
   static constexpr int kHalves = kCode == TileCode::kNvfp4 ? 2 : 1;
-
-  struct Values {
-    Words codes;
-    Floats scales;
-
-    Floats at(int i) const {
-      return e2m1_to_floats(codes >> static_cast<uint32_t>(4 * (i / 2 + i % 2 * 4))) * scales;
-    }
-  };
 
   void start_part(const TileGemm&, int64_t) {}
   void start_step(const TileGemm& g, int64_t step) {
@@ -172,12 +191,66 @@ struct E2M1Decoder {
       }
     }
   }
-  Values load(const std::byte* words, int64_t line, int v) const {
-    return {cpu::load<Words>(words), scales[line * kHalves / 4][v]};
-  }
+  const Floats& scale(int64_t line, int v) const { return scales[line * kHalves / 4][v]; }
 
   Floats scales[static_cast<size_t>(kHalves)][static_cast<size_t>(kVectors)];
 };
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Looks up twice the value and 16 more as a byte, for all codes of a vector at once.  As with
+// Int8AsBF16Decoder a byte then becomes a number without any shift.
+template <TileCode kE2M1>
+struct E2M1Decoder : E2M1Scales<kE2M1> {
+  using Base = E2M1Scales<kE2M1>;
+  static constexpr int kPlaces = 2;
+
+  struct Ready {
+    Words halves[2][2];  // of even and of odd nibbles
+  };
+  void start_part(const TileGemm&, int64_t) {
+    for (int place = 0; place < kPlaces; ++place) {
+      const Words exponent = Words{} + (static_cast<uint32_t>(127 + 22 - 8 * place) << 23);
+      masks[place] = exponent | uint32_t{0xff} << (8 * place);
+      bases[place] = as_floats(exponent) + 8.0f;
+    }
+  }
+  void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
+    const auto codes = load<Words>(words);
+    const __m256i values =
+        _mm256_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4, 16, 17, 18,
+                         19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
+    const Words nibbles[2] = {codes & 0x0f0f0f0f, codes >> 4 & 0x0f0f0f0f};
+    for (int odd = 0; odd < 2; ++odd) {
+      const auto bytes = (Words)_mm256_shuffle_epi8(values, (__m256i)nibbles[odd]);
+      ready.halves[odd][0] = with_upper_half(bytes, kHalfByteExponents);
+      ready.halves[odd][1] = opaque(bytes >> 16 | kHalfByteExponents);
+    }
+  }
+  Floats value(const Ready& ready, int i, int64_t line, int v) const {
+    const int nibble = i / 2 + i % 2 * 4;
+    const int place = nibble / 2 % 2;
+    const Words number = ready.halves[nibble % 2][nibble / 4] & masks[place];
+    return (as_floats(number) - bases[place]) * Base::scale(line, v);
+  }
+
+  Words masks[static_cast<size_t>(kPlaces)];
+  Floats bases[static_cast<size_t>(kPlaces)];
+};
+#else
+template <TileCode kE2M1>
+struct E2M1Decoder : E2M1Scales<kE2M1> {
+  using Base = E2M1Scales<kE2M1>;
+  using Ready = const std::byte*;
+
+  void prepare(const std::byte* words, int64_t, int, Ready& ready) const { ready = words; }
+  Floats value(Ready words, int i, int64_t line, int v) const {
+    const auto codes = load<Words>(words);
+    return e2m1_to_floats(codes >> static_cast<uint32_t>(4 * (i / 2 + i % 2 * 4))) *
+           Base::scale(line, v);
+  }
+};
+#endif
+
 }  // namespace
 
 }  // namespace moebius::cpu

@@ -10,12 +10,21 @@
 // parts wait until those of the first half are in C, so that C is summed in the order of k.
 #pragma once
 
+#include <type_traits>
+
 #include "experts/cpu/tiles/vector_decoders.h"
 #include "experts/cpu/tiles/vector_rows.h"
 
 namespace moebius::cpu {
 
 namespace {
+
+// The most rows that are multiplied as weights of a code are decoded.  What takes few instructions
+// is decoded again for other rows.
+inline int64_t most_few_rows(TileCode code) {
+  const bool is_cheap = code == TileCode::kBF16 || code == TileCode::kI8;
+  return is_cheap && kMostFewRows > kMostRows ? 2 * kMostFewRows : kMostFewRows;
+}
 
 // How many parts of the second half of k wait at a time.
 constexpr int64_t kMostWaiting = 64;
@@ -48,24 +57,95 @@ struct FewRowsPart {
   using Panels = typename PanelsOf<Decoder::kCode>::Type;
   using Vector = typename Panels::Vector;
 
-  void start(const TileGemm& g, const Part& of, Panels& panels, int place) {
+  void start(const TileGemm& g, const Part& of, int64_t first_row, Panels& panels, int place) {
     part = of;
     decoder.start_part(g, part.group);
     units = g.units + part.first * unit_bytes(Decoder::kCode);
     for (int r = 0; r < kRows; ++r) {
-      set_row(rows, r, g, part, r, panels.row(g, part, r, place * kRows + r));
-      for (Vector& sum : sums[r]) {
-        sum = Vector{};
-      }
+      set_row(rows, r, g, part, first_row + r,
+              panels.row(g, part, first_row + r, place * kRows + r));
     }
   }
 
   Part part;
   Decoder decoder;
   const std::byte* units;
-  Rows<typename Panels::Value> rows;
+  Rows<typename Panels::Value, size_t{kRows}> rows;
   Vector sums[static_cast<size_t>(kRows)][static_cast<size_t>(kVectors)];
 };
+
+// Vectors of columns that share values of activations.  At least four sums are added to by turns,
+// since multiply-adds wait for themselves, and there are registers for up to eight, or for twelve
+// of two vectors.
+template <int kRows>
+constexpr int kVectorsBeside = kRows* kVectors <= kRegisters / 2 ? kVectors : kChunks;
+
+// Adds a line of kDepth values of k to the sums of kBeside vectors of columns, from `first` on.
+template <typename Decoder, int kRows, int kBeside, typename Vector>
+inline void sum_line(const FewRowsPart<Decoder, kRows>& part,
+                     int64_t s,
+                     int64_t line,
+                     int first,
+                     Vector (&sums)[static_cast<size_t>(kRows)][static_cast<size_t>(kBeside)]) {
+  using Panels = typename PanelsOf<Decoder::kCode>::Type;
+  using Ready = typename Decoder::Ready;
+  constexpr int kDepth = Decoder::kDepth;
+  constexpr int64_t kTileBytesOfCode = unit_bytes(Decoder::kCode) / 2;
+  const std::byte* unit = part.units + s * unit_bytes(Decoder::kCode) + line * kTileRowBytes;
+  // Why opaque: constants are loaded for a line, or the compiler keeps them in registers that the
+  // sums need.
+  const Decoder* decoder = opaque(&part.decoder);
+  const typename Panels::Value* a[static_cast<size_t>(kRows)];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    a[r] = part.rows.a[r] + Panels::offset(s, line * kDepth);
+  }
+  Ready ready[static_cast<size_t>(kBeside)];
+#pragma GCC unroll 8
+  for (int b = 0; b < kBeside; ++b) {
+    const int v = first + b;
+    decoder->prepare(unit + v / kChunks * kTileBytesOfCode + v % kChunks * kLanes * 4, line, v,
+                     ready[b]);
+  }
+  // Beside eight sums there are no registers for what is ready of four vectors.
+  if constexpr (!std::is_pointer_v<Ready> && kRegisters == 16 && kRows > 1 && kBeside > kChunks) {
+    asm("" : "+m"(ready));
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kDepth; ++i) {
+    const auto value_of = [&](int r) { return spread(a[r][i * Panels::kValueStride]); };
+    const auto weight_of = [&](int b) { return decoder->value(ready[b], i, line, first + b); };
+    if constexpr (kRows > kBeside) {
+      Vector weights[static_cast<size_t>(kBeside)];
+#pragma GCC unroll 8
+      for (int b = 0; b < kBeside; ++b) {
+        weights[b] = weight_of(b);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Vector value = value_of(r);
+#pragma GCC unroll 8
+        for (int b = 0; b < kBeside; ++b) {
+          sums[r][b] = multiply_add(value, weights[b], sums[r][b]);
+        }
+      }
+    } else {
+      Vector values[static_cast<size_t>(kRows)];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        values[r] = value_of(r);
+      }
+#pragma GCC unroll 8
+      for (int b = 0; b < kBeside; ++b) {
+        const Vector weight = weight_of(b);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][b] = multiply_add(values[r], weight, sums[r][b]);
+        }
+      }
+    }
+  }
+}
 
 // Sums parts of equal length in kPlaces places.
 template <typename Decoder, int kRows, int kPlaces>
@@ -74,82 +154,98 @@ inline void sum_parts(const TileGemm& g,
                       const Fetch* fetch) {
   using Panels = typename PanelsOf<Decoder::kCode>::Type;
   using Vector = typename Panels::Vector;
-  constexpr int kDepth = Decoder::kDepth;
-  // Vectors of columns that share values of activations, where there are registers for them.
-  constexpr int kBeside = kRows < kMostRows ? kChunks : 1;
-  constexpr int64_t kTileBytesOfCode = unit_bytes(Decoder::kCode) / 2;
-  constexpr int64_t kLines = kTileBytesOfCode / kTileRowBytes;
-  // A copy, since sums in memory would be stored at each step.
-  Vector sums[static_cast<size_t>(kPlaces)][static_cast<size_t>(kRows)]
-             [static_cast<size_t>(kVectors)] = {};
-  for (int64_t s = 0; s < parts[0].part.steps; ++s) {
-    const std::byte* units[static_cast<size_t>(kPlaces)];
-    const std::byte* ahead[static_cast<size_t>(kPlaces)];
-    for (int p = 0; p < kPlaces; ++p) {
-      units[p] = parts[p].units + s * unit_bytes(Decoder::kCode);
-      ahead[p] = fetch[p].from(units[p]);
-      parts[p].decoder.start_step(g, parts[p].part.first + s);
-    }
-    for (int64_t line = 0; line < kLines; ++line) {
-#pragma GCC unroll 2
+  constexpr int kBeside = kVectorsBeside<kRows>;
+  constexpr int64_t kLines = unit_bytes(Decoder::kCode) / 2 / kTileRowBytes;
+  for (int first = 0; first < kVectors; first += kBeside) {
+    // A copy, since sums in memory would be stored at each step.
+    Vector sums[static_cast<size_t>(kPlaces)][static_cast<size_t>(kRows)]
+               [static_cast<size_t>(kBeside)] = {};
+    for (int64_t s = 0; s < parts[0].part.steps; ++s) {
+      const std::byte* ahead[static_cast<size_t>(kPlaces)];
       for (int p = 0; p < kPlaces; ++p) {
-        __builtin_prefetch(ahead[p] + 2 * line * kTileRowBytes);
-        __builtin_prefetch(ahead[p] + (2 * line + 1) * kTileRowBytes);
-        const typename Panels::Value* a[static_cast<size_t>(kRows)];
-        for (int r = 0; r < kRows; ++r) {
-          a[r] = parts[p].rows.a[r] + Panels::offset(s, line * kDepth);
-        }
+        ahead[p] = fetch[p].from(parts[p].units + s * unit_bytes(Decoder::kCode));
+        parts[p].decoder.start_step(g, parts[p].part.first + s);
+        if constexpr (Panels::kHasScales) {
 #pragma GCC unroll 8
-        for (int first = 0; first < kVectors; first += kBeside) {
-          using Values = decltype(parts[p].decoder.load(units[p], line, first));
-          Values values[static_cast<size_t>(kBeside)];
-          for (int b = 0; b < kBeside; ++b) {
-            const int v = first + b;
-            values[b] = parts[p].decoder.load(units[p] + v / kChunks * kTileBytesOfCode +
-                                                  line * kTileRowBytes + v % kChunks * kLanes * 4,
-                                              line, v);
-          }
-#pragma GCC unroll 8
-          for (int i = 0; i < kDepth; ++i) {
-            Vector spread_values[static_cast<size_t>(kRows)];
-            for (int r = 0; r < kRows; ++r) {
-              spread_values[r] = spread(a[r][i * Panels::kValueStride]);
-            }
-            for (int b = 0; b < kBeside; ++b) {
-              const Vector weight = values[b].at(i);
-              for (int r = 0; r < kRows; ++r) {
-                Vector& sum = sums[p][r][first + b];
-                sum = multiply_add(spread_values[r], weight, sum);
-              }
-            }
+          for (int r = 0; r < kRows; ++r) {
+            __builtin_prefetch(parts[p].rows.a[r] + Panels::offset(s + 1, 0));
+            __builtin_prefetch(parts[p].rows.a[r] + Panels::offset(s + 1, 16));
           }
         }
       }
+      for (int64_t line = 0; line < kLines; ++line) {
+#pragma GCC unroll 2
+        for (int p = 0; p < kPlaces; ++p) {
+          if (first == 0) {
+            __builtin_prefetch(ahead[p] + 2 * line * kTileRowBytes);
+            __builtin_prefetch(ahead[p] + (2 * line + 1) * kTileRowBytes);
+          }
+          sum_line<Decoder, kRows, kBeside>(parts[p], s, line, first, sums[p]);
+        }
+      }
     }
-  }
-  for (int p = 0; p < kPlaces; ++p) {
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        parts[p].sums[r][v] = sums[p][r][v];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPlaces; ++p) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int b = 0; b < kBeside; ++b) {
+          parts[p].sums[r][first + b] = sums[p][r][b];
+        }
       }
     }
   }
 }
 
-// Adds parts of k to C, from step `first` to `end`, one after the other.
-template <typename Decoder, int kRows>
+// Adds a part of k to C of rows [first_row, first_row + kRows).
+template <typename Decoder, int kRows, typename Panels>
+inline void add_part_of_rows(const TileGemm& g,
+                             const Part& part,
+                             int64_t first_row,
+                             const Fetch& fetch,
+                             const float* column_scales,
+                             Panels& panels) {
+  FewRowsPart<Decoder, kRows> parts[1];
+  parts[0].start(g, part, first_row, panels, 0);
+  sum_parts<Decoder, kRows, 1>(g, parts, &fetch);
+  for (int r = 0; r < kRows; ++r) {
+    add_to_c<Panels>(parts[0].rows, r, parts[0].sums[r], column_scales);
+  }
+}
+
+template <typename Decoder, int kRows, typename Panels>
+inline void add_part_of_some(const TileGemm& g,
+                             const Part& part,
+                             int64_t first_row,
+                             int64_t count,
+                             const Fetch& fetch,
+                             const float* column_scales,
+                             Panels& panels) {
+  if constexpr (kRows > 0) {
+    count == kRows
+        ? add_part_of_rows<Decoder, kRows>(g, part, first_row, fetch, column_scales, panels)
+        : add_part_of_some<Decoder, kRows - 1>(g, part, first_row, count, fetch, column_scales,
+                                               panels);
+  }
+}
+
+// Adds parts of k to C, from step `first` to `end`, one after the other.  Of a part that is
+// multiplied by more rows than there are registers for, the codes are in L1 the next time.
+template <typename Decoder>
 inline void add_in_order(const TileGemm& g, int64_t first, int64_t end) {
   using Panels = typename PanelsOf<Decoder::kCode>::Type;
   Panels panels;
   GroupScales scales;
-  FewRowsPart<Decoder, kRows> parts[1];
   const Fetch fetch = {g.units + g.steps * unit_bytes(Decoder::kCode), 0, g.fetch_ahead};
+  const int64_t passes = (g.rows + kMostFewRows - 1) / kMostFewRows;
   for (Part part = part_at(g, first); part.first < end;
        part = part_at(g, part.first + part.steps)) {
-    parts[0].start(g, part, panels, 0);
-    sum_parts<Decoder, kRows, 1>(g, parts, &fetch);
-    for (int r = 0; r < kRows; ++r) {
-      add_to_c<Panels>(parts[0].rows, r, parts[0].sums[r], scales.of(g, part));
+    const float* column_scales = scales.of(g, part);
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t first_row = pass * g.rows / passes;
+      const int64_t count = (pass + 1) * g.rows / passes - first_row;
+      add_part_of_some<Decoder, kMostFewRows>(g, part, first_row, count, fetch, column_scales,
+                                              panels);
     }
   }
 }
@@ -164,7 +260,7 @@ inline void add_halves(const TileGemm& g) {
   const bool are_equal = g.group_steps == 0 || g.group_steps % part_steps == 0;
   const int64_t half = g.steps / part_steps / 2;  // parts
   if (!are_equal || half == 0 || half > kMostWaiting) {
-    return add_in_order<Decoder, 1>(g, 0, g.steps);
+    return add_in_order<Decoder>(g, 0, g.steps);
   }
   Panels panels;
   GroupScales scales;
@@ -176,7 +272,7 @@ inline void add_halves(const TileGemm& g) {
                           {g.units + 2 * half_bytes, rest_bytes, g.fetch_ahead}};
   for (int64_t i = 0; i < half; ++i) {
     for (int p = 0; p < 2; ++p) {
-      parts[p].start(g, part_at(g, (p * half + i) * part_steps), panels, p);
+      parts[p].start(g, part_at(g, (p * half + i) * part_steps), 0, panels, p);
     }
     sum_parts<Decoder, 1, 2>(g, parts, fetch);
     add_to_c<Panels>(parts[0].rows, 0, parts[0].sums[0], scales.of(g, parts[0].part));
@@ -186,30 +282,21 @@ inline void add_halves(const TileGemm& g) {
   }
   for (int64_t i = 0; i < half; ++i) {
     const Part part = part_at(g, (half + i) * part_steps);
-    Rows<typename Panels::Value> rows;
+    Rows<typename Panels::Value, 1> rows;
     set_row<typename Panels::Value>(rows, 0, g, part, 0, nullptr);
     add_to_c<Panels>(rows, 0, waiting[i], scales.of(g, part));
   }
-  add_in_order<Decoder, 1>(g, 2 * half * part_steps, g.steps);
+  add_in_order<Decoder>(g, 2 * half * part_steps, g.steps);
 }
 
-template <typename Decoder, int kRows = kMostRows>
+template <typename Decoder>
 inline void multiply_few(const TileGemm& g) {
-  if constexpr (kRows > 0) {
-    if (g.rows < kRows) {
-      return multiply_few<Decoder, kRows - 1>(g);
-    }
-    for (int64_t r = 0; r < kRows; ++r) {
-      for (int64_t half = 0; half < 2; ++half) {
-        std::memset(g.c + half * kTileFloats + r * 16, 0, 64);
-      }
-    }
-    if constexpr (kRows == 1 && kMostRows > 1) {
-      add_halves<Decoder>(g);
-    } else {
-      add_in_order<Decoder, kRows>(g, 0, g.steps);
+  for (int64_t r = 0; r < g.rows; ++r) {
+    for (int64_t half = 0; half < 2; ++half) {
+      std::memset(g.c + half * kTileFloats + r * 16, 0, 64);
     }
   }
+  g.rows == 1 && kMostFewRows > 1 ? add_halves<Decoder>(g) : add_in_order<Decoder>(g, 0, g.steps);
 }
 
 // Multiplies a block of f32 products, or returns false where its code has no decoder.
@@ -223,6 +310,10 @@ inline bool multiply_few_floats(const TileGemm& g) {
       return true;
     case TileCode::kF8E4M3:
       multiply_few<E4M3Decoder>(g);
+      return true;
+    case TileCode::kI8AsBF16:
+      g.zero_points != nullptr ? multiply_few<Int8AsBF16Decoder<true>>(g)
+                               : multiply_few<Int8AsBF16Decoder<false>>(g);
       return true;
     case TileCode::kInt4:
       g.zero_points != nullptr ? multiply_few<Int4Decoder<true>>(g)

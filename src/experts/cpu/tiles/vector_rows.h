@@ -19,6 +19,10 @@ constexpr int64_t kPartSteps = 4;  // 16 KiB of decoded weights
 // of the weights does no harm.
 constexpr int64_t kPartAhead = 4096;
 
+// The rows that are multiplied at once as weights are decoded.  Where there are more of them than
+// kMostRows, half of the columns are multiplied at a time.
+constexpr int kMostFewRows = kLanes == 8 ? 6 : kMostRows;
+
 // Steps [first, first + steps) of k, all of one group.
 struct Part {
   int64_t first;
@@ -55,11 +59,11 @@ class GroupScales {
 };
 
 // Some rows of a part of k.
-template <typename Value>
+template <typename Value, size_t kCount>
 struct Rows {
-  const Value* a[kMostRows];       // lines of 16 values, Panels::kLineStride apart
-  Value* c[kMostRows];             // 16 columns, and kTileFloats further on the other 16
-  const float* scales[kMostRows];  // of the row in this group, or null: 1
+  const Value* a[kCount];       // lines of 16 values, Panels::kLineStride apart
+  Value* c[kCount];             // 16 columns, and kTileFloats further on the other 16
+  const float* scales[kCount];  // of the row in this group, or null: 1
 };
 
 // Splits lanes of four int8 each into the int16 pairs of even k and those of odd k.
@@ -116,12 +120,16 @@ struct IntPanels {
     return out;
   }
 
-  int32_t split[kMostRows][kPartSteps * kStepRows];
+  int32_t split[kMostFewRows][kPartSteps * kStepRows];
 };
 
-template <typename Value>
-inline void set_row(
-    Rows<Value>& rows, int i, const TileGemm& g, const Part& part, int64_t r, const Value* a) {
+template <typename Value, size_t kCount>
+inline void set_row(Rows<Value, kCount>& rows,
+                    int i,
+                    const TileGemm& g,
+                    const Part& part,
+                    int64_t r,
+                    const Value* a) {
   rows.a[i] = a;
   rows.c[i] = reinterpret_cast<Value*>(g.c) + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
   rows.scales[i] = g.row_scales != nullptr ? g.row_scales + r * g.row_groups + part.group : nullptr;
@@ -129,8 +137,8 @@ inline void set_row(
 
 // Adds the sums of a part of k, times scales, to row i of C.  column_scales: [32], or null: 1;
 // integers have none.
-template <typename Panels>
-inline void add_to_c(const Rows<typename Panels::Value>& rows,
+template <typename Panels, size_t kCount>
+inline void add_to_c(const Rows<typename Panels::Value, kCount>& rows,
                      int i,
                      const typename Panels::Vector (&sums)[static_cast<size_t>(kVectors)],
                      const float* column_scales) {

@@ -57,9 +57,12 @@ struct StoredBF16 {
   }
 };
 
+template <typename Panels>
+using RowsAtOnce = Rows<typename Panels::Value, size_t{kMostRows}>;
+
 // Adds A * B * scales to C.  column_scales: [32], or null: 1; integers have none.
 template <int kRows, typename Panels, typename Weights>
-inline void add_part(const Rows<typename Panels::Value>& rows,
+inline void add_part(const RowsAtOnce<Panels>& rows,
                      const Weights& weights,
                      int64_t steps,
                      const float* column_scales) {
@@ -88,7 +91,7 @@ inline void add_part(const Rows<typename Panels::Value>& rows,
 }
 
 template <int kRows, typename Panels, typename Weights>
-inline void add_some(const Rows<typename Panels::Value>& rows,
+inline void add_some(const RowsAtOnce<Panels>& rows,
                      int count,
                      const Weights& weights,
                      int64_t steps,
@@ -106,12 +109,11 @@ inline void multiply_part(const TileGemm& g,
                           const Weights& weights,
                           const float* column_scales,
                           Panels& panels) {
-  using Value = typename Panels::Value;
   for (int64_t first = 0; first < g.rows;) {
     const int64_t left = g.rows - first;
     const int64_t passes = (left + kMostRows - 1) / kMostRows;
     const auto count = static_cast<int>((left + passes - 1) / passes);
-    Rows<Value> rows{};
+    RowsAtOnce<Panels> rows{};
     for (int i = 0; i < count; ++i) {
       set_row(rows, i, g, part, first + i, panels.row(g, part, first + i, i));
     }
@@ -145,14 +147,14 @@ inline void multiply_integers(const TileGemm& g) {
 #ifdef __AVX512VNNI__
   avx512::multiply_integers(g);
 #else
-  g.rows <= kMostRows ? multiply_few<Int8Decoder>(g) : multiply_many<IntPanels>(g);
+  g.rows <= most_few_rows(g.code) ? multiply_few<Int8Decoder>(g) : multiply_many<IntPanels>(g);
 #endif
 }
 
 void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   if (g.code == TileCode::kI8) {
     multiply_integers(g);
-  } else if (g.rows > kMostRows || !multiply_few_floats(g)) {
+  } else if (g.rows > most_few_rows(g.code) || !multiply_few_floats(g)) {
     multiply_many<FloatPanels>(g);
   }
   finish_rows(e, g.c, 0, g.rows);

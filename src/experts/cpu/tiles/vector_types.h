@@ -21,12 +21,15 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
 constexpr int kMostRows = 8;  // 16 sums, and the two registers of a row of weights
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
 constexpr int kMostRows = 3;  // 12 sums
 #else
 constexpr int kLanes = 4;
+constexpr int kRegisters = 16;
 constexpr int kMostRows = 1;
 #endif
 constexpr int kVectors = static_cast<int>(kBlockColumns) / kLanes;  // per row of C
@@ -58,6 +61,31 @@ inline Words opaque(Words words) {
 #endif
   return words;
 }
+// Returns the same address, of which the compiler does not know that it has read there before.
+template <typename T>
+inline const T* opaque(const T* at) {
+#if defined(__SSE2__)
+  asm("" : "+r"(at));
+#endif
+  return at;
+}
+// Returns words of the lower halves of `words` and the upper half of `upper`.
+inline Words with_upper_half(Words words, uint32_t upper) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (Words)_mm256_blend_epi16((__m256i)words, (__m256i)(Words{} + upper), 0xaa);
+#else
+  return opaque((words & 0xffff) | upper);
+#endif
+}
+// Turns 16 bytes of two k of four columns, then of two more k, into words of four k.
+inline Words columns_of_pairs(Words words) {
+  typedef uint16_t Pairs __attribute__((vector_size(kLanes * 4)));
+  Pairs order;
+  for (int i = 0; i < kLanes * 2; ++i) {
+    order[i] = static_cast<uint16_t>(i / 8 * 8 + i % 2 * 4 + i % 8 / 2);
+  }
+  return (Words)__builtin_shuffle((Pairs)words, order);
+}
 inline Floats spread(float value) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(value);
@@ -87,8 +115,20 @@ inline Words select(Ints mask, Words yes, Words no) {
   const auto m = (Words)mask;
   return (yes & m) | (no & ~m);
 }
+// Why intrinsics: GCC widens vectors of eight bytes one by one.
 inline Words bytes_to_words(const void* bytes) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(bytes)));
+#else
   return __builtin_convertvector(load<Bytes>(bytes), Words);
+#endif
+}
+inline Words halves_to_words(const void* halves) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (Words)_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(halves)));
+#else
+  return __builtin_convertvector(load<HalfWords>(halves), Words);
+#endif
 }
 
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
@@ -133,15 +173,16 @@ inline Floats f16_to_floats(Words bits) {
   return as_floats(select((Ints)magnitude >= 0x7c00, other, finite));
 }
 
+// Its bits stand for 2^-120 times its value where f32 has them, also where that is subnormal.
 inline Floats e4m3_to_floats(Words magnitude, Words sign) {
-  const Words value = small_float<3, 7, -9>(magnitude, sign);
-  return as_floats(select((Ints)magnitude == 0x7f, value | 0x7fc00000, value));
+  const auto value = (Words)(as_floats(magnitude << 20 | sign) * 0x1p120f);
+  return as_floats(value | ((Words)((Ints)magnitude == 0x7f) & 0x7fc00000));
 }
 
+// 2^-127 is subnormal, and 255 is NaN.
 inline Floats e8m0_to_floats(Words codes) {
-  Words bits = select((Ints)codes == 0, codes + 0x00400000, codes << 23);  // 2^-127 is subnormal
-  bits = select((Ints)codes == 255, (codes & 0) + 0x7fc00000, bits);
-  return as_floats(bits);
+  const auto is_other = (Words)(((Ints)codes == 0) | ((Ints)codes == 255));
+  return as_floats(codes << 23 | (is_other & 0x00400000));
 }
 
 // Widens the lowest four bits of `codes`, which are e2m1.
@@ -161,9 +202,7 @@ inline Floats e2m1_to_floats(Words codes) {
 
 // Loads scales [i, i + kLanes) of a group.
 inline Floats load_scales(const std::byte* scales, DType dtype, int64_t i) {
-  const auto halves = [&] {
-    return __builtin_convertvector(load<HalfWords>(scales + i * 2), Words);
-  };
+  const auto halves = [&] { return halves_to_words(scales + i * 2); };
   switch (dtype) {
     case DType::kBF16:
       return as_floats(halves() << 16);
