@@ -87,89 +87,80 @@ constexpr uint32_t kByteExponents = uint32_t{0b10011110} << 23;
 // The same of 2^22 and 2^14, where bytes stand for half their number.
 constexpr uint32_t kHalfByteExponents = uint32_t{0b10011101} << 23;
 
-// A byte at bit b of a word becomes a number without any shift: with the exponent of 2^(23 - b)
-// above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.
+// Codes of kBits bits in a word become numbers without any shift: with the exponent of
+// 2^(kPower - b) above it, a code at bit b is that power and a multiple of the code, from which the
+// power and the code of zero are subtracted.
+template <int kBits, int kPlaces, int kBases, int kPower>
+struct CodesInPlace {
+  // `zero` is the number that the code of zero becomes, beyond the power.
+  void start(int base, Floats zero) {
+    for (int place = 0; place < kPlaces; ++place) {
+      const Words exponent = Words{} + (static_cast<uint32_t>(127 + kPower - kBits * place) << 23);
+      masks[place] = exponent | ((uint32_t{1} << kBits) - 1) << (kBits * place);
+      bases[base][place] = as_floats(exponent) + zero;
+    }
+  }
+  // The number at a place of a half of a word whose exponents are set.
+  Floats number(Words half, int place, int base) const {
+    return as_floats(half & masks[place]) - bases[base][place];
+  }
+
+  Words masks[static_cast<size_t>(kPlaces)];
+  Floats bases[static_cast<size_t>(kBases)][static_cast<size_t>(kPlaces)];
+};
+
+// Integers of kBits bits, which may have zero points for each column.
+template <int kBits, int kPlaces, bool kHasZeroPoints>
+struct IntegersInPlace : CodesInPlace<kBits, kPlaces, kHasZeroPoints ? kVectors : 1, 23> {
+  void start_part(const TileGemm& g, int64_t group) {
+    if constexpr (kHasZeroPoints) {
+      for (int v = 0; v < kVectors; ++v) {
+        this->start(v,
+                    to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes)));
+      }
+    } else {
+      this->start(0, Floats{} + static_cast<float>(1 << (kBits - 1)));
+    }
+  }
+  void start_step(const TileGemm&, int64_t) {}
+};
+
 template <bool kHasZeroPoints>
-struct Int8AsBF16Decoder {
+struct Int8AsBF16Decoder : IntegersInPlace<8, 2, kHasZeroPoints> {
   static constexpr TileCode kCode = TileCode::kI8AsBF16;
   static constexpr int kDepth = 4;
-  static constexpr int kPlaces = 2;
 
   struct Ready {
     Words halves[2];
   };
-  void start_part(const TileGemm& g, int64_t group) {
-    for (int v = 0; v < kBases; ++v) {
-      const Floats zero_points =
-          kHasZeroPoints
-              ? to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes))
-              : Floats{} + 128.0f;
-      for (int place = 0; place < kPlaces; ++place) {
-        const Words exponent = Words{} + (static_cast<uint32_t>(127 + 23 - 8 * place) << 23);
-        masks[place] = exponent | uint32_t{0xff} << (8 * place);
-        bases[v][place] = as_floats(exponent) + zero_points;
-      }
-    }
-  }
-  void start_step(const TileGemm&, int64_t) {}
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
     const Words codes = columns_of_pairs(load<Words>(words));
     ready.halves[0] = with_upper_half(codes, kByteExponents);
     ready.halves[1] = opaque(codes >> 16 | kByteExponents);
   }
   Floats value(const Ready& ready, int i, int64_t, int v) const {
-    return as_floats(ready.halves[i / 2] & masks[i % 2]) - bases[kHasZeroPoints ? v : 0][i % 2];
+    return this->number(ready.halves[i / 2], i % 2, kHasZeroPoints ? v : 0);
   }
-
-  static constexpr int kBases = kHasZeroPoints ? kVectors : 1;
-  Words masks[static_cast<size_t>(kPlaces)];
-  Floats bases[static_cast<size_t>(kBases)][static_cast<size_t>(kPlaces)];
 };
 
-// A nibble at bit b of a word becomes a number without any shift: with the exponent of 2^(23 - b)
-// above it, it is 2^(23 - b) + code, from which that power and the zero point are subtracted.  A
-// half of a word has four codes, and their exponents are all made from one, kExponents, by clearing
-// bits.
+// A half of a word has four codes, whose exponents are all made from one, that of bytes, by
+// clearing bits.
 template <bool kHasZeroPoints>
-struct Int4Decoder {
+struct Int4Decoder : IntegersInPlace<4, 4, kHasZeroPoints> {
   static constexpr TileCode kCode = TileCode::kInt4;
   static constexpr int kDepth = 8;
-  static constexpr uint32_t kExponents = uint32_t{0b10011110} << 23;
-  static constexpr int kPlaces = 4;
-
-  static constexpr uint32_t exponent(int place) {
-    return static_cast<uint32_t>(127 + 23 - 4 * place) << 23;
-  }
 
   struct Ready {
     Words halves[2];
   };
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
     const auto codes = load<Words>(words);
-    ready.halves[0] = with_upper_half(codes, kExponents);
-    ready.halves[1] = opaque(codes >> 16 | kExponents);
+    ready.halves[0] = with_upper_half(codes, kByteExponents);
+    ready.halves[1] = opaque(codes >> 16 | kByteExponents);
   }
   Floats value(const Ready& ready, int i, int64_t, int v) const {
-    return as_floats(ready.halves[i % 2] & masks[i / 2]) - bases[kHasZeroPoints ? v : 0][i / 2];
+    return this->number(ready.halves[i % 2], i / 2, kHasZeroPoints ? v : 0);
   }
-
-  void start_part(const TileGemm& g, int64_t group) {
-    for (int v = 0; v < kBases; ++v) {
-      const Floats zero_points =
-          kHasZeroPoints
-              ? to_floats(bytes_to_words(g.zero_points + group * kBlockColumns + v * kLanes))
-              : Floats{} + 8.0f;
-      for (int place = 0; place < kPlaces; ++place) {
-        masks[place] = Words{} + (uint32_t{0xf} << (4 * place) | exponent(place));
-        bases[v][place] = as_floats(Words{} + exponent(place)) + zero_points;
-      }
-    }
-  }
-  void start_step(const TileGemm&, int64_t) {}
-
-  static constexpr int kBases = kHasZeroPoints ? kVectors : 1;
-  Words masks[static_cast<size_t>(kPlaces)];
-  Floats bases[static_cast<size_t>(kBases)][static_cast<size_t>(kPlaces)];
 };
 
 // e2m1 codes times the scales of their step, or of their half of it.
@@ -197,23 +188,15 @@ struct E2M1Scales {
 };
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Looks up twice the value and 16 more as a byte, for all codes of a vector at once.  As with
-// Int8AsBF16Decoder a byte then becomes a number without any shift.
+// Looks up twice the value and 16 more as a byte, for all codes of a vector at once.
 template <TileCode kE2M1>
 struct E2M1Decoder : E2M1Scales<kE2M1> {
   using Base = E2M1Scales<kE2M1>;
-  static constexpr int kPlaces = 2;
 
   struct Ready {
     Words halves[2][2];  // of even and of odd nibbles
   };
-  void start_part(const TileGemm&, int64_t) {
-    for (int place = 0; place < kPlaces; ++place) {
-      const Words exponent = Words{} + (static_cast<uint32_t>(127 + 22 - 8 * place) << 23);
-      masks[place] = exponent | uint32_t{0xff} << (8 * place);
-      bases[place] = as_floats(exponent) + 8.0f;
-    }
-  }
+  void start_part(const TileGemm&, int64_t) { bytes.start(0, Floats{} + 8.0f); }
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
     const auto codes = load<Words>(words);
     const __m256i values =
@@ -221,20 +204,18 @@ struct E2M1Decoder : E2M1Scales<kE2M1> {
                          19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
     const Words nibbles[2] = {codes & 0x0f0f0f0f, codes >> 4 & 0x0f0f0f0f};
     for (int odd = 0; odd < 2; ++odd) {
-      const auto bytes = (Words)_mm256_shuffle_epi8(values, (__m256i)nibbles[odd]);
-      ready.halves[odd][0] = with_upper_half(bytes, kHalfByteExponents);
-      ready.halves[odd][1] = opaque(bytes >> 16 | kHalfByteExponents);
+      const auto found = (Words)_mm256_shuffle_epi8(values, (__m256i)nibbles[odd]);
+      ready.halves[odd][0] = with_upper_half(found, kHalfByteExponents);
+      ready.halves[odd][1] = opaque(found >> 16 | kHalfByteExponents);
     }
   }
   Floats value(const Ready& ready, int i, int64_t line, int v) const {
     const int nibble = i / 2 + i % 2 * 4;
-    const int place = nibble / 2 % 2;
-    const Words number = ready.halves[nibble % 2][nibble / 4] & masks[place];
-    return (as_floats(number) - bases[place]) * Base::scale(line, v);
+    const Words half = ready.halves[nibble % 2][nibble / 4];
+    return bytes.number(half, nibble / 2 % 2, 0) * Base::scale(line, v);
   }
 
-  Words masks[static_cast<size_t>(kPlaces)];
-  Floats bases[static_cast<size_t>(kPlaces)];
+  CodesInPlace<8, 2, 1, 22> bytes;
 };
 #else
 template <TileCode kE2M1>
