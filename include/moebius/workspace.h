@@ -23,7 +23,7 @@ enum class WorkspaceSlot : uint8_t {
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
-  kExtras,         // prepare: extra tensors of the caller, beside the rows
+  kExtras,         // prepare: extra tensors of the caller; low latency: static scales
   kRouter,         // monolithic kernel: ids and weights chosen after prepare
   kIntermediate,   // experts: GEMM2's operand
   kScratch,        // experts: anything else

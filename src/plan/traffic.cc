@@ -249,16 +249,14 @@ LowLatencyOptions low_latency_options(const Deployment& d) {
           .sum = d.low_latency_sum};
 }
 
-// Mirrors the backends of src/layer, which send codes whose scales belong to a row.
 bool travels_quantized(All2AllBackend backend, const Formats& formats) {
   if (!formats.activations) {
     return false;
   }
-  const QuantizeSpec& spec = *formats.activations;
   if (backend == All2AllBackend::kNone) {  // nothing travels
-    return takes_codes(spec.format);
+    return takes_codes(formats.activations->format);
   }
-  return !spec.group.is_per_tensor() || has_one_static_scale(spec, formats.quant.a1);
+  return quantizes_by_row(*formats.activations, formats.quant.a1);
 }
 
 double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {

@@ -95,9 +95,9 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
 
   const Tensor x = weighted_input(input, context);
   const auto spec = travel_quant_spec(input);
-  const bool per_tensor = spec && spec->group.is_per_tensor();
+  const QuantDesc& a1 = input.quant->a1;
   // A dynamic scale for all rows can only be found after they have arrived.
-  const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();
+  const bool quantizes_after = spec && !quantizes_by_row(*spec, a1);
   const TensorSpec none{{0}};
   const auto quantized = [&](bool wanted, int64_t rows) {
     return wanted ? quantized_specs(*spec, rows, x.dim(1)) : QuantizedSpecs{none, none};
@@ -128,12 +128,12 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else if (quantizes_after) {
     result.x = all_values;
     result.x_scale = all_scale;
-    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, {result.x, result.x_scale},
-                  context.stream);
+    quantize_rows(gather(x, all_rows), *spec, a1, {result.x, result.x_scale}, context.stream);
   } else {
-    quantize_rows(x, *spec, input.quant->a1, {own_values, own_scale}, context.stream);
+    quantize_rows(x, *spec, a1, {own_values, own_scale}, context.stream);
     result.x = gather(own_values, all_values);
-    result.x_scale = per_tensor ? input.quant->a1.scale.view({1, 1}) : gather(own_scale, all_scale);
+    result.x_scale =
+        has_one_static_scale(*spec, a1) ? a1.scale.view({1, 1}) : gather(own_scale, all_scale);
   }
   if (monolithic_) {
     result.router_logits = gather(input.router_logits, all_logits);

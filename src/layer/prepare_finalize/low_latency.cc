@@ -173,20 +173,17 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   }
   Tensor static_scales;  // one and the same for each expert
   if (before) {
-    const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
-    const TensorSpec of_experts{{is_static ? num_local_experts_ : 0, 1, 1}, DType::kF32};
-    const auto [values, scale, scales] =
-        context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale, of_experts});
-    quantize_rows(x, *spec, a1, {values, scale}, context.stream);
-    rows.x = values;
+    const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
+    rows.x = quantized.values;
     if (is_static) {
-      static_scales = scales;
+      // Why this slot: low latency carries no extras, so it is free.
+      static_scales = context.get(WorkspaceSlot::kExtras, {num_local_experts_, 1, 1}, DType::kF32);
       fill(static_scales, a1.scale, context.stream);
     } else {
-      rows.x_scale = scale;
+      rows.x_scale = quantized.scale;
       if (goes_in_halves(context) && hands_over_own_rows(input)) {
-        input.own_rows->x = values;
-        input.own_rows->x_scale = scale;
+        input.own_rows->x = quantized.values;
+        input.own_rows->x_scale = quantized.scale;
       }
     }
   }
