@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of Group, for every kind of group: exchanges, waiting, topology, splits.
+#include "tests/comm/group_test.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,20 +16,10 @@
 #include <vector>
 
 #include "comm/group/blocks.h"
-#include "tests/comm/group_runner.h"
 #include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
-
-class GroupTest : public ::testing::TestWithParam<GroupShape> {
- protected:
-  // Many ranks share few CPUs, so they do fewer rounds.
-  int rounds(int wanted) const {
-    return std::max(1, GetParam().num_ranks > 8 ? wanted / 20 : wanted);
-  }
-  void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
-};
 
 // A unit of payload that names where it comes from.
 struct Unit {

@@ -1,24 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a group tells of its traffic and its waits, for every kind of group.
-#include <gtest/gtest.h>
-
-#include <functional>
+// Tests what a group tells of its traffic and its waits, for every kind of group.
 #include <vector>
 
 #include "moebius/profile.h"
-#include "tests/comm/group_runner.h"
+#include "tests/comm/group_test.h"
 
 namespace moebius::testing {
 namespace {
 
-class GroupTraffic : public ::testing::TestWithParam<GroupShape> {
- protected:
-  void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
-};
-
-TEST_P(GroupTraffic, CountsTrafficByNode) {
+TEST_P(GroupTest, CountsTrafficByNode) {
   run([&](Group& group) {
     std::vector<std::byte> in(100);
     std::vector<std::byte> out(100 * static_cast<size_t>(group.size()));
@@ -34,7 +26,7 @@ TEST_P(GroupTraffic, CountsTrafficByNode) {
   });
 }
 
-TEST_P(GroupTraffic, TellsAProfileWhatIsSentAndWaitedFor) {
+TEST_P(GroupTest, TellsAProfileWhatIsSentAndWaitedFor) {
   run([&](Group& group) {
     Profile profile(Profile::Keep::kIntervals);
     std::vector<std::byte> in(100);
@@ -61,11 +53,6 @@ TEST_P(GroupTraffic, TellsAProfileWhatIsSentAndWaitedFor) {
     EXPECT_EQ(profile.bytes(), 100 * (group.size() - 1));  // only of the call it listened to
   });
 }
-
-INSTANTIATE_TEST_SUITE_P(Shapes,
-                         GroupTraffic,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
 
 }  // namespace
 }  // namespace moebius::testing

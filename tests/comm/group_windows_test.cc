@@ -2,24 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of windows, for every kind of group.
-#include <gtest/gtest.h>
-
 #include <cstdint>
-#include <functional>
 #include <string>
 
-#include "tests/comm/group_runner.h"
+#include "tests/comm/group_test.h"
 #include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
 
-class GroupWindows : public ::testing::TestWithParam<GroupShape> {
- protected:
-  void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
-};
-
-TEST_P(GroupWindows, WindowsAreSharedWithinANode) {
+TEST_P(GroupTest, WindowsAreSharedWithinANode) {
   run([&](Group& group) {
     constexpr int64_t kBytes = 1000;
     const auto window = group.make_window("window", kBytes);
@@ -60,7 +52,7 @@ TEST_P(GroupWindows, WindowsAreSharedWithinANode) {
   });
 }
 
-TEST_P(GroupWindows, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
+TEST_P(GroupTest, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
   run([&](Group& group) {
     auto window = group.make_window("window", 64);
     window->local()[7] = static_cast<std::byte>(group.rank() + 1);
@@ -77,7 +69,7 @@ TEST_P(GroupWindows, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
   });
 }
 
-TEST_P(GroupWindows, WindowsOfDifferentSizesAreRefusedByAll) {
+TEST_P(GroupTest, WindowsOfDifferentSizesAreRefusedByAll) {
   run([&](Group& group) {
     const int last = group.size() - 1;
     const std::string refusal =
@@ -90,11 +82,6 @@ TEST_P(GroupWindows, WindowsOfDifferentSizesAreRefusedByAll) {
     group.barrier("still usable");
   });
 }
-
-INSTANTIATE_TEST_SUITE_P(Shapes,
-                         GroupWindows,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
 
 }  // namespace
 }  // namespace moebius::testing
