@@ -229,7 +229,7 @@ moebius_result give(std::shared_ptr<ResultObject> result, bool is_async, const S
   return make_handle(std::move(result));
 }
 
-// What a dispatch gives back, and how.
+// Says what a dispatch gives back, and how.
 struct DispatchGiven {
   DispatchGiven(const moebius_dispatch_input& given, const Stream& stream)
       : is_async(read_flag(given.is_async, "is_async")) {

@@ -15,7 +15,7 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// What the activations of a group of compressed-tensors are; `group` has input_activations.
+// Holds what a group of compressed-tensors says in its input_activations.
 struct CompressedActivations {
   std::string type;
   int64_t bits = 0;
@@ -39,8 +39,8 @@ CompressedActivations read_activations(const ConfigFields& group) {
   return result;
 }
 
-// How activations of `group` are quantized beside weights of `scheme`; throws for what has no
-// kernel.
+// Returns how activations of `group` are quantized beside weights of `scheme`.  Throws for what has
+// no kernel.
 ActivationScheme activations_of(const ConfigFields& group, const WeightScheme& scheme) {
   if (!group.has("input_activations")) {
     return ActivationScheme::kNone;
@@ -235,8 +235,9 @@ QuantRules read_compressed_tensors(const ConfigFields& fields, const std::string
   if (!first) {
     fields.refuse("config_groups", "at least one group with weights");
   }
-  // Where all targets are names, what is not named is not quantized.  A group without targets that
-  // can be read stands for everything, since the tensors tell which modules are quantized.
+  // Modules that are not named are not quantized where all targets are names.  A group without
+  // targets that can be read stands for everything, since the tensors tell which modules are
+  // quantized.
   QuantRules rules(by_class ? by_class->scheme : *first);
   leave_out(rules, fields, "ignore", ModuleNames::named);
   for (const Target& target : named) {

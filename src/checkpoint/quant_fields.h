@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What several methods of quantization_config have in common: lists of modules that stay
+// Reads what several methods of quantization_config have in common: lists of modules that stay
 // unquantized, sizes of groups, and the schemes of the MX formats.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a ModularKernel computes one micro-batch: it sends rows to their experts, lets those compute,
+// Computes one micro-batch of a ModularKernel: it sends rows to their experts, lets those compute,
 // and sends the results back, in as many parts as the plan of the call says.
 #include <utility>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a MoeLayer computes a call: it routes this rank's tokens, lets the kernel compute them in one
+// Computes a call of a MoeLayer: it routes this rank's tokens, lets the kernel compute them in one
 // call or more, and sums and gathers over ranks where the kernel's backend does not.
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What high throughput on CPUs refuses, on every rank and before anything is sent.
+// Tests what high throughput on CPUs refuses, on every rank and before anything is sent.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How rows of low latency are coded on CPUs: casts and their scales, rows that were quantized
+// Tests how rows of low latency are coded on CPUs: casts and their scales, rows that were quantized
 // before, and ten bits on the way back.
 #include <cmath>
 #include <limits>

@@ -15,7 +15,7 @@
 
 namespace moebius::cuda {
 
-// What a number of rows decides about a call.
+// Holds what a number of rows decides about a call.
 struct RowPlan {
   int64_t rows = 0;
   int64_t slots = 0;      // ExpertsBase::num_slots() of them
@@ -29,7 +29,7 @@ struct RowPlan {
   int64_t scratch_bytes = 0;     // with a hint no more than without
 };
 
-// What the layout follows from, apart from the rows of a call.
+// Holds what the layout follows from, apart from the rows of a call.
 struct BufferFacts {
   const ExpertsDesc& desc;
   const RowCoder& a1;  // of GEMM1's rows

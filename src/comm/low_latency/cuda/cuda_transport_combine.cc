@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a combine begins: its handle, its checks, and the arguments of its kernels.
+// Begins a combine: its handle, its checks, and the arguments of its kernels.
 #include <algorithm>
 
 #include "comm/low_latency/cuda/cuda_transport.h"

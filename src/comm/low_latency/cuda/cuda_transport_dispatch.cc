@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a dispatch begins and what it hands out: the place of its result, the arguments of its
+// Begins a dispatch and hands out its result: the place of its result, the arguments of its
 // kernels, and tensors that keep the place for as long as they live.
 #include <algorithm>
 
