@@ -96,8 +96,7 @@ void Report::line(std::string_view section,
                   std::string_view label,
                   std::string_view text,
                   const std::vector<Figure>& figures) {
-  fmt::format_to(std::back_inserter(text_), "{:<{}} {}\n", label, kLabelWidth,
-                 fill_in(text, figures));
+  text_ += fmt::format("{:<{}} {}\n", label, kLabelWidth, fill_in(text, figures));
   for (const Figure& figure : figures) {
     hidden(section, figure);
   }

@@ -4,6 +4,10 @@
 
 namespace moebius::comm {
 
+void format_cut(std::span<char> out, fmt::string_view format, fmt::format_args args) {
+  fmt::vformat_to_n(out.data(), out.size(), format, args);
+}
+
 Failure make_failure(int author, const Call& call, int guilty, const Failure::Reason& reason) {
   Failure failure;
   failure.author = author;

@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
-#include <utility>
 
 namespace moebius::comm {
+
+// Formats into `out` without taking memory, and cuts what does not fit.
+void format_cut(std::span<char> out, fmt::string_view format, fmt::format_args args);
 
 // A text of up to kSize - 1 characters; a longer one is cut.
 template <size_t kSize>
@@ -24,7 +27,7 @@ class FixedText {
   template <typename... Args>
   static FixedText format(fmt::format_string<Args...> format, Args&&... args) {
     FixedText text;
-    fmt::format_to_n(text.chars_.data(), kSize - 1, format, std::forward<Args>(args)...);
+    format_cut(std::span(text.chars_).first(kSize - 1), format, fmt::make_format_args(args...));
     return text;
   }
   std::string_view view() const { return chars_.data(); }
