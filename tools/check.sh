@@ -8,7 +8,7 @@ usage() {
   cat <<'HELP'
 Usage: tools/check.sh [BASE]
 
-Run this before a commit. It checks the format of all sources and the include arrows, compiles every
+Run this before a commit. It checks the format of all sources and their includes, compiles every
 host source with clang (-fsyntax-only, tools/check_syntax.py), checks the types of the Python package
 with mypy, and runs clang-tidy on the host sources (src/**/*.cc) that differ from BASE (default HEAD).
 A tool that is not installed is named and passed over.
@@ -37,9 +37,10 @@ fi
 
 if command -v python3 >/dev/null; then
   python3 tools/check_includes.py || status=1
+  python3 tools/check_missing_includes.py || status=1
   python3 tools/check_syntax.py || status=1
 else
-  echo "check: python3 is not installed, include arrows are not checked and nothing is compiled"
+  echo "check: python3 is not installed, includes are not checked and nothing is compiled"
 fi
 
 # The types of the package and of what uses it. The package is found by its path alone, so that nothing has to be

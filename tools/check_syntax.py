@@ -22,7 +22,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # These flags are unknown to clang, or would make it write files.
 LEFT_OUT = re.compile(r"-o|-c|-M[DMTF].*|-march=.*|-mtune=.*")
-TAKES_VALUE = {"-o", "-MT", "-MF"}
+TAKES_VALUE = {"-o", "-MT", "-MF", "-include"}  # the last includes precompiled headers
+COMPILER = re.compile(r"\+\+(-[\d.]+)?$")
 
 
 def find_clang():
@@ -35,8 +36,8 @@ def find_clang():
 
 def clang_command(clang, entry):
     words = shlex.split(entry["command"])
-    # A launcher such as ccache and the compiler come first.
-    first_flag = next(i for i, word in enumerate(words) if word.startswith("-"))
+    # A launcher such as ccache comes before the compiler.
+    first_flag = next(i for i, word in enumerate(words) if COMPILER.search(word)) + 1
     # libstdc++ 12 uses its own deprecated get_temporary_buffer() in std::stable_sort.
     command = [clang, "-fsyntax-only", "-Wno-unknown-warning-option",
                "-Wno-unused-command-line-argument", "-Wno-deprecated-declarations"]

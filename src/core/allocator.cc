@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "core/allocate.h"

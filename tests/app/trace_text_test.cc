@@ -4,6 +4,8 @@
 // The text of a trace and the shift of its clocks, tested with made-up events.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "app/report/trace.h"

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The forms of config.json that are read.  Errors name file, field and both values in one line.
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "tests/checkpoint/bad_tensors.h"
 #include "tests/checkpoint/nonfinite_outputs.h"

@@ -4,6 +4,7 @@
 // Reads mutated checkpoints.  Whatever the files say, reading ends with a result, or throws
 // InvalidArgument or Unsupported with a message of one line.  Seeds are fixed, so that failures can
 // be repeated.  Sanitizers find other errors.
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>

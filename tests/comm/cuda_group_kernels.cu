@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/ptx.cuh"

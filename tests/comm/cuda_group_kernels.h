@@ -4,6 +4,7 @@
 // Kernels of cuda_group_test.cc.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/signal_word.h"  // MOEBIUS_HOST_DEVICE

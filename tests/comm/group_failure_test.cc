@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/comm/failure_cases.h"

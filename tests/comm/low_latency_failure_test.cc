@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Low latency on CPUs: what it refuses, and how it goes on without a rank.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 

@@ -3,7 +3,9 @@
 //
 // Tests how rows of low latency are coded on CPUs: casts and their scales, rows that were quantized
 // before, and ten bits on the way back.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "comm/low_latency/logfmt.h"

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "problems/expert_problem.h"
 #include "problems/gemm_tolerance.h"

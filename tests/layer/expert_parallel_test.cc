@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 
 #include "moebius/checkpoint.h"
 #include "tests/layer/backends.h"

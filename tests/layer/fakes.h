@@ -4,6 +4,7 @@
 // Fake parts that record how the modular kernel calls them.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>

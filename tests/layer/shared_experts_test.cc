@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/layer/fakes.h"
 
 namespace moebius::testing {

@@ -10,6 +10,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "moebius/dispatch.h"
 #include "moebius/router.h"

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "experts/quantized_rows.h"
 #include "layer/rows/token_slices.h"
 #include "moebius/all2all.h"

@@ -5,6 +5,7 @@
 // 500 lines because all formats use the same helper functions and are read beside each other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "quant/impls.h"
 #include "tests/quant/forced_quant.h"

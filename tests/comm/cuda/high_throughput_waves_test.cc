@@ -4,6 +4,7 @@
 // High throughput on GPUs with rows in waves: the rows are the same, and some may be read earlier.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
