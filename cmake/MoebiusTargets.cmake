@@ -183,11 +183,11 @@ function(moebius_add_problems)
   target_link_libraries(moebius_problems PRIVATE moebius_internal_headers)
 endfunction()
 
-# moebius_add_program(<target> <folder> <files>... [STAGES <stages>...]): declares an executable in
-# <build>/<folder> that may include internal headers. With STAGES it links only these stages, which may call no
-# others, so that building it alone compiles no others.
+# moebius_add_program(<target> <folder> <files>... [STAGES <stages>...] [HELPERS <libraries>...]): declares an
+# executable in <build>/<folder> that may include internal headers. With STAGES it links only these stages, which may
+# call no others, so that building it alone compiles no others. HELPERS are static libraries that call the stages.
 function(moebius_add_program target folder)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "STAGES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "STAGES;HELPERS")
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(
     ${target} PROPERTIES CXX_EXTENSIONS OFF LINKER_LANGUAGE CXX BUILD_RPATH "$ORIGIN/../lib"
@@ -197,9 +197,9 @@ function(moebius_add_program target folder)
     foreach(stage IN LISTS arg_STAGES)
       target_sources(${target} PRIVATE $<TARGET_OBJECTS:moebius_${stage}>)
     endforeach()
-    target_link_libraries(${target} PRIVATE moebius_internal_headers)
+    target_link_libraries(${target} PRIVATE ${arg_HELPERS} moebius_problems moebius_internal_headers)
   else()
-    target_link_libraries(${target} PRIVATE moebius_problems moebius_internal)
+    target_link_libraries(${target} PRIVATE ${arg_HELPERS} moebius_problems moebius_internal)
   endif()
 endfunction()
 

@@ -16,6 +16,15 @@ set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 # Tests spend their time in the library, so optimising their own code would cost more than it gains.
 set(MOEBIUS_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
+# moebius_add_testing(<files>...): declares what many tests share. It is a static library, so that a test links only
+# what it uses.
+function(moebius_add_testing)
+  add_library(moebius_testing STATIC ${ARGN})
+  set_target_properties(moebius_testing PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(moebius_testing PRIVATE ${MOEBIUS_TEST_OPTIONS})
+  target_link_libraries(moebius_testing PRIVATE moebius_internal_headers GTest::gtest)
+endfunction()
+
 # moebius_add_test_part(<name> <files>...): declares sources that several tests share. They are compiled once, and
 # the tests name them in LIBS.
 function(moebius_add_test_part name)
@@ -52,7 +61,7 @@ function(moebius_add_test name)
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)
   endif()
-  moebius_add_program(${name} tests ${arg_SOURCES} STAGES ${arg_STAGES})
+  moebius_add_program(${name} tests ${arg_SOURCES} STAGES ${arg_STAGES} HELPERS moebius_testing)
   moebius_link_private(linked ${name} ${arg_LIBS})
   target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
   if(arg_NO_MAIN)

@@ -20,42 +20,16 @@ inline constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceS
 
 // A backend for rows in f32 with one expert per token, where experts are placed linearly and a rank
 // brings up to max_tokens tokens.
-inline std::unique_ptr<PrepareFinalize> make_backend(All2AllBackend backend,
-                                                     Transports& transports,
-                                                     int64_t num_experts,
-                                                     int64_t max_tokens,
-                                                     int64_t hidden) {
-  const auto placement = ExpertPlacement::linear(num_experts, transports.group().size());
-  switch (backend) {
-    case All2AllBackend::kHighThroughput:
-      return make_high_throughput(transports.high_throughput(placement));
-    case All2AllBackend::kLowLatency:
-      return make_low_latency(transports.low_latency(
-          placement,
-          {.max_tokens = max_tokens, .hidden = hidden, .topk = 1, .in_dtype = DType::kF32}));
-    default:
-      return make_allgather_reducescatter(transports.group());
-  }
-}
-inline std::unique_ptr<PrepareFinalize> make_backend(
-    All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
-  Transports transports(group);
-  return make_backend(backend, transports, num_experts, max_tokens, hidden);
-}
+std::unique_ptr<PrepareFinalize> make_backend(All2AllBackend backend,
+                                              Transports& transports,
+                                              int64_t num_experts,
+                                              int64_t max_tokens,
+                                              int64_t hidden);
+std::unique_ptr<PrepareFinalize> make_backend(
+    All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden);
 
 // `input` on a place, with the static scales of `quant`, which must outlive the result.
-inline PrepareInput input_there(const Place& place, const PrepareInput& input, QuantConfig& quant) {
-  quant.a1.scale = place.take(quant.a1.scale);
-  quant.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
-  PrepareInput there = input;
-  there.quant = &quant;
-  for (const auto part :
-       {&PrepareInput::hidden, &PrepareInput::topk_ids, &PrepareInput::topk_weights,
-        &PrepareInput::router_logits, &PrepareInput::lora_ids, &PrepareInput::expert_map}) {
-    there.*part = place.take(input.*part);
-  }
-  return there;
-}
+PrepareInput input_there(const Place& place, const PrepareInput& input, QuantConfig& quant);
 
 inline ActivationFormat format_of(All2AllBackend backend) {
   return backend == All2AllBackend::kLowLatency ? ActivationFormat::kBatched

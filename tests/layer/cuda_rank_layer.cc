@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "tests/layer/small_layer.h"
 
 namespace moebius::testing {
@@ -50,6 +53,24 @@ void expect_rows(const Tensor& actual, const Tensor& expected) {
   for (int64_t t = 0; t < expected.dim(0); ++t) {
     ASSERT_LE(relative_error(actual[t], expected[t]), kRowTolerance) << "row " << t;
   }
+}
+
+RankLayer::RankLayer(const LayerKind& kind,
+                     const ParallelConfig& parallel,
+                     const Place& at,
+                     Group* group,
+                     std::shared_ptr<Transports> transports)
+    : place(at) {
+  MoeLayerOptions options;
+  options.format = kind.format;
+  options.monolithic = kind.is_monolithic;
+  options.kernel = kind.kernel;
+  options.kernel.min_microbatch_tokens = 0;
+  options.comm_sms = kind.comm_sms;
+  options.capacity = kind.capacity;
+  options.low_latency_sum = kind.low_latency_sum;
+  options.transports = std::move(transports);
+  layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
 }
 
 }  // namespace moebius::testing

@@ -58,19 +58,7 @@ struct RankLayer {
             const ParallelConfig& parallel,
             const Place& at,
             Group* group,
-            std::shared_ptr<Transports> transports = nullptr)
-      : place(at) {
-    MoeLayerOptions options;
-    options.format = kind.format;
-    options.monolithic = kind.is_monolithic;
-    options.kernel = kind.kernel;
-    options.kernel.min_microbatch_tokens = 0;
-    options.comm_sms = kind.comm_sms;
-    options.capacity = kind.capacity;
-    options.low_latency_sum = kind.low_latency_sum;
-    options.transports = std::move(transports);
-    layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
-  }
+            std::shared_ptr<Transports> transports = nullptr);
   // The layer of a rank that has tokens and experts of its own.
   RankLayer(const LayerKind& kind, Group& group, std::shared_ptr<Transports> transports = nullptr)
       : RankLayer(kind,
