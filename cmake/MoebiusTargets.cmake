@@ -39,16 +39,6 @@ function(moebius_set_common target)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
 
-# moebius_precompile_headers(<target>): parses the headers that most sources include once, in builds for sanitizers
-# only, where it saves a third of the compiler's time. Other builds show that every source includes what it uses.
-function(moebius_precompile_headers target)
-  if(MOEBIUS_SANITIZE)
-    target_precompile_headers(
-      ${target} PRIVATE <algorithm> <atomic> <chrono> <condition_variable> <filesystem> <fmt/format.h> <functional>
-      <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)
-  endif()
-endfunction()
-
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
 #                   [LIBS <libraries>...])
 # Declares the stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
@@ -63,7 +53,7 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
-  moebius_precompile_headers(${target})
+  moebius_use_precompiled(${target} library)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
     target_link_libraries(${target} PUBLIC moebius_${stage})
@@ -180,6 +170,7 @@ function(moebius_add_problems)
   endif()
   add_library(moebius_problems STATIC ${arg_SOURCES})
   set_target_properties(moebius_problems PROPERTIES CXX_EXTENSIONS OFF)
+  moebius_use_precompiled(moebius_problems program)
   target_link_libraries(moebius_problems PRIVATE moebius_internal_headers)
 endfunction()
 
@@ -207,6 +198,7 @@ endfunction()
 function(moebius_add_app)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS")
   moebius_add_program(moebius_app bin ${arg_SOURCES})
+  moebius_use_precompiled(moebius_app program)
   set_target_properties(moebius_app PROPERTIES OUTPUT_NAME moebius)
   moebius_link_private(linked moebius_app ${arg_LIBS})
 endfunction()
@@ -215,6 +207,7 @@ endfunction()
 function(moebius_add_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   moebius_add_program(${name} bench ${arg_SOURCES})
+  moebius_use_precompiled(${name} program)
   moebius_link_private(linked ${name} ${arg_LIBS})
 endfunction()
 

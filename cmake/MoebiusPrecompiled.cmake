@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Headers of the standard library and of other projects that most sources include are parsed once for all targets
+# of a kind, which takes a third off the time of a build. Sources still include what they use:
+# tools/check_missing_includes.py finds those that do not. -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without.
+
+set(moebius_precompiled <algorithm> <array> <atomic> <chrono> <cstring> <fmt/format.h> <functional> <map>
+                        <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)
+
+# moebius_add_precompiled(<kind> HEADERS <headers>... LIBS <libraries>... [LIKE_LIBRARY]): declares a kind of
+# targets, whose sources have the same flags: those of the library's with LIKE_LIBRARY, those of programs without.
+function(moebius_add_precompiled kind)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "LIKE_LIBRARY" "" "HEADERS;LIBS")
+  set(target moebius_precompiled_${kind})
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "")
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${source})
+  if(arg_LIKE_LIBRARY)
+    moebius_set_common(${target})
+  else()
+    set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+    target_link_libraries(${target} PRIVATE moebius_flags)
+  endif()
+  target_link_libraries(${target} PRIVATE ${arg_LIBS})
+  target_precompile_headers(${target} PRIVATE ${moebius_precompiled} ${arg_HEADERS})
+endfunction()
+
+# moebius_use_precompiled(<target> <kind>)
+function(moebius_use_precompiled target kind)
+  target_precompile_headers(${target} REUSE_FROM moebius_precompiled_${kind})
+endfunction()
+
+moebius_add_precompiled(library LIBS fmt::fmt LIKE_LIBRARY)
+moebius_add_precompiled(program LIBS fmt::fmt)
