@@ -43,7 +43,7 @@ NAMES = [
     ("coroutine", "coroutine_handle suspend_always"),
     ("csignal", "raise signal"),
     ("cstddef span", "byte"),
-    ("cstddef " + EVERY_CONTAINER, "ptrdiff_t size_t"),
+    ("cstddef " + EVERY_CONTAINER, "nullptr_t ptrdiff_t size_t"),
     ("cstdio", "FILE ferror fflush fopen fprintf fputs freopen perror printf snprintf"),
     ("cstdlib", "_Exit abort aligned_alloc atexit atoi exit free getenv malloc system"),
     ("cstring", "memchr memcmp memcpy memmove memset strcmp strcpy strerror strncpy strstr"),

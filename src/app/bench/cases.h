@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/report/report.h"
+#include "app/report/column.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -34,7 +34,7 @@ struct Case {
   // REQUIRES: `call` and `reference` have been called.
   std::function<std::optional<std::string>()> difference;
   // Makes the values of the stage's columns from the seconds of one call.
-  std::function<std::vector<app::Json>(double seconds)> metrics;
+  std::function<std::vector<app::Value>(double seconds)> metrics;
 };
 
 struct CaseSetup {

@@ -27,7 +27,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 struct RankSetup {
   Group& group;
@@ -312,7 +312,7 @@ void run_case(const DispatchProblem& problem, const CaseKind& kind, const CaseSe
   c.metrics = [&](double seconds) {
     const double gigabytes = static_cast<double>(run.moved_bytes()) * 1e-9;
     const double memcpy_seconds = run.median_memcpy_seconds();
-    return std::vector<Json>{
+    return std::vector<Value>{
         gigabytes / seconds, memcpy_seconds / seconds, gigabytes / memcpy_seconds,
         problem.num_ranks,   problem.tokens,           run.moved_bytes()};
   };

@@ -19,7 +19,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 // How many tokens `ref` computes of a large problem.
 constexpr int64_t kReferenceTokens = 8;
@@ -140,7 +140,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
       const double bytes = static_cast<double>(app::weight_bytes(made.weights)) *
                            static_cast<double>(made.desc.num_experts - load.idle) /
                            static_cast<double>(made.desc.num_local_experts);
-      return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9};
+      return std::vector<Value>{flops / seconds * 1e-9, bytes / seconds * 1e-9};
     };
     setup.visit(c);
   }

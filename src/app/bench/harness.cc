@@ -7,11 +7,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "app/build_info.h"
 #include "app/commands.h"
 #include "app/machine.h"
 #include "app/output_file.h"
+#include "app/report/report.h"
 #include "core/parallel.h"
 #include "moebius/error.h"
 #include "moebius/stream.h"
@@ -42,6 +47,10 @@ const std::vector<app::Column> kTimingColumns = {{"median_us", "median", app::Un
                                                  {"times_ref", "x ref", app::Unit::kDecimals}};
 
 }  // namespace
+
+struct Harness::Facts {
+  Json json;
+};
 
 Timing measure(const std::function<double()>& timed_call, double min_time, int64_t num_calls) {
   timed_call();
@@ -78,17 +87,24 @@ double memcpy_gb_per_s(const Stream& stream) {
 }
 
 Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns)
-    : options_(options), columns_(metric_columns) {
-  machine_["commit"] = std::string(app::commit());
-  machine_["cpu"] = app::cpu_model();
-  machine_["threads"] = Stream::cpu(options.threads).num_threads();
+    : options_(options), columns_(metric_columns), facts_(std::make_unique<Facts>()) {
+  fact("commit", std::string(app::commit()));
+  fact("cpu", app::cpu_model());
+  fact("threads", Stream::cpu(options.threads).num_threads());
+}
+
+Harness::~Harness() = default;
+
+void Harness::fact(std::string_view key, const app::Value& value) {
+  facts_->json[std::string(key)] = app::json_of(value);
 }
 
 void Harness::print_header() {
-  const std::string machine =
-      machine_.contains("gpu") ? machine_["gpu"].get<std::string>()
-                               : fmt::format("{}, {} threads", machine_["cpu"].get<std::string>(),
-                                             machine_["threads"].get<int>());
+  const Json& facts = facts_->json;
+  const std::string machine = facts.contains("gpu")
+                                  ? facts["gpu"].get<std::string>()
+                                  : fmt::format("{}, {} threads", facts["cpu"].get<std::string>(),
+                                                facts["threads"].get<int>());
   fmt::print("{}, {}, {}\n", options_.stage, machine, app::version_line());
   std::vector<std::string> cells = {"problem", "impl"};
   for (const auto* columns : {&kTimingColumns, &columns_}) {
@@ -122,16 +138,18 @@ void Harness::run(const Case& c) {
   const auto call = [&] { return seconds_of(c.call); };
   const Timing timing = measure(c.timed_call ? c.timed_call : std::function<double()>(call),
                                 options_.min_time, c.num_calls);
-  const Json times_ref = reference_us ? Json(*reference_us / timing.median_us) : Json();
+  const app::Value times_ref =
+      reference_us ? app::Value(*reference_us / timing.median_us) : app::Value();
   const auto metrics = c.metrics(timing.median_us * 1e-6);
 
   Json line = {{"stage", options_.stage}, {"problem", c.problem}, {"impl", c.impl}};
-  line.update(machine_);
+  line.update(facts_->json);
   line["checked"] = options_.check;
   std::vector<std::string> cells = {c.problem, c.impl};
-  const auto add = [&](const std::vector<app::Column>& columns, const std::vector<Json>& values) {
+  const auto add = [&](const std::vector<app::Column>& columns,
+                       const std::vector<app::Value>& values) {
     for (size_t i = 0; i < columns.size(); ++i) {
-      line[std::string(columns[i].key)] = values[i];
+      line[std::string(columns[i].key)] = app::json_of(values[i]);
       cells.push_back(app::format_value(values[i], columns[i].unit));
     }
   };
@@ -143,7 +161,7 @@ void Harness::run(const Case& c) {
 
 void Harness::note(const Case& c, const char* what, const std::string& reason) {
   Json line = {{"stage", options_.stage}, {"problem", c.problem}, {"impl", c.impl}};
-  line.update(machine_);
+  line.update(facts_->json);
   line[what] = reason;
   json_lines_ += line.dump() + '\n';
   print_row({c.problem, c.impl, fmt::format("{}: {}", what, reason)});

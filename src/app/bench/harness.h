@@ -6,14 +6,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "app/bench/cases.h"
 #include "app/options.h"
-#include "app/report/report.h"
+#include "app/report/column.h"
 #include "moebius/stream.h"
 
 namespace moebius::bench {
@@ -36,11 +36,10 @@ double memcpy_gb_per_s(const Stream& stream);
 class Harness {
  public:
   Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns);
+  ~Harness();
 
   // Puts a fact about machine or set-up into every JSON line from here on.
-  void fact(std::string_view key, app::Json value) {
-    machine_[std::string(key)] = std::move(value);
-  }
+  void fact(std::string_view key, const app::Value& value);
   void run(const Case& c);
   // Writes --json and returns the exit code.  Throws InvalidArgument when there was no case.
   int finish() const;
@@ -52,7 +51,8 @@ class Harness {
 
   const app::BenchOptions& options_;
   const std::vector<app::Column>& columns_;
-  app::Json machine_;
+  struct Facts;
+  std::unique_ptr<Facts> facts_;
   std::string json_lines_;
   int64_t num_cases_ = 0;  // printed so far
   int64_t num_wrong_ = 0;

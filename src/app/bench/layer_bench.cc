@@ -26,8 +26,8 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
 using app::Unit;
+using app::Value;
 using checkpoint::ValueTable;
 
 const std::vector<app::Column> kColumns = {
@@ -91,7 +91,7 @@ class LayerCase {
     return probe_difference(output_, cycle_.expected(), cycle_.tolerance());
   }
 
-  std::vector<Json> metrics(double seconds) const {
+  std::vector<Value> metrics(double seconds) const {
     const double us = seconds * 1e6;
     const double flops = app::median(flops_);
     const double bytes = app::median(bytes_);
@@ -100,15 +100,15 @@ class LayerCase {
     const double peak_us = flops / peak_gflops * 1e-3;
     const double read_us = bytes / read_gb_per_s * 1e-3;
     const double bound_us = std::max(peak_us, read_us);
-    std::vector<Json> values = {static_cast<double>(num_tokens_) / seconds,
-                                flops / seconds * 1e-9,
-                                peak_gflops,
-                                peak_us / us,
-                                bytes,
-                                read_gb_per_s,
-                                read_us / us,
-                                bound_us,
-                                us / bound_us};
+    std::vector<Value> values = {static_cast<double>(num_tokens_) / seconds,
+                                 flops / seconds * 1e-9,
+                                 peak_gflops,
+                                 peak_us / us,
+                                 bytes,
+                                 read_gb_per_s,
+                                 read_us / us,
+                                 bound_us,
+                                 us / bound_us};
     for (const std::vector<double>& shares : shares_) {
       values.push_back(app::median(shares));
     }

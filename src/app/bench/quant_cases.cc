@@ -19,7 +19,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 struct Problem {
   const char* name;
@@ -101,7 +101,7 @@ class QuantCases {
     c.refusal = support.reason;
     c.metrics = [&](double seconds) {
       const double rate = static_cast<double>(x_.nbytes() + bytes_of(q)) / seconds * 1e-9;
-      return std::vector<Json>{rate, rate / memcpy_, memcpy_};
+      return std::vector<Value>{rate, rate / memcpy_, memcpy_};
     };
     const auto by = [](std::string_view name, auto work) {
       return [name, work] {

@@ -13,7 +13,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 struct Problem {
   std::string name;
@@ -109,7 +109,7 @@ void run_problem(const Problem& problem, const router::ImplEntry& impl, const Ca
     };
     c.difference = [&] { return byte_difference("logits", actual->logits, expected.logits); };
     c.metrics = [=](double seconds) {
-      return std::vector<Json>{tokens / seconds, flops / seconds * 1e-9};
+      return std::vector<Value>{tokens / seconds, flops / seconds * 1e-9};
     };
     setup.visit(c);
   }
@@ -124,7 +124,7 @@ void run_problem(const Problem& problem, const router::ImplEntry& impl, const Ca
       const auto ids = byte_difference("ids", actual->ids, expected.ids);
       return ids ? ids : byte_difference("weights", actual->weights, expected.weights);
     };
-    c.metrics = [=](double seconds) { return std::vector<Json>{tokens / seconds, Json()}; };
+    c.metrics = [=](double seconds) { return std::vector<Value>{tokens / seconds, Value()}; };
     setup.visit(c);
   }
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <iterator>
 
 #include "core/printable.h"
 
@@ -41,25 +40,7 @@ const Figure& find(const std::vector<Figure>& figures, std::string_view key) {
   return *found;
 }
 
-std::string fill_in(std::string_view text, const std::vector<Figure>& figures) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t open = text.find('{');
-    out += text.substr(0, open);
-    if (open == std::string_view::npos) {
-      break;
-    }
-    const size_t close = text.find('}', open);
-    const Figure& figure = find(figures, text.substr(open + 1, close - open - 1));
-    out += format_value(figure.value, figure.unit);
-    text.remove_prefix(close + 1);
-  }
-  return out;
-}
-
-}  // namespace
-
-std::string format_value(const Json& value, Unit unit) {
+std::string text_of(const Json& value, Unit unit) {
   if (!value.is_number()) {
     return plain(value);
   }
@@ -86,6 +67,32 @@ std::string format_value(const Json& value, Unit unit) {
       return fmt::format("{:.0f} tokens/s", number);
   }
   return plain(value);
+}
+
+std::string fill_in(std::string_view text, const std::vector<Figure>& figures) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t open = text.find('{');
+    out += text.substr(0, open);
+    if (open == std::string_view::npos) {
+      break;
+    }
+    const size_t close = text.find('}', open);
+    const Figure& figure = find(figures, text.substr(open + 1, close - open - 1));
+    out += text_of(figure.value, figure.unit);
+    text.remove_prefix(close + 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Json json_of(const Value& value) {
+  return std::visit([](const auto& v) { return Json(v); }, value);
+}
+
+std::string format_value(const Value& value, Unit unit) {
+  return text_of(json_of(value), unit);
 }
 
 std::string json_text(const Json& json, int indent) {
@@ -121,7 +128,7 @@ void Report::table(std::string_view section,
     std::vector<std::string> printed;
     for (size_t c = 0; c < columns.size(); ++c) {
       object[std::string(columns[c].key)] = row[c];
-      printed.push_back(format_value(row[c], columns[c].unit));
+      printed.push_back(text_of(row[c], columns[c].unit));
       is_number[c] = is_number[c] && (row[c].is_number() || row[c].is_null());
     }
     array.push_back(std::move(object));

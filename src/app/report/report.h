@@ -11,24 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "app/report/column.h"
+
 namespace moebius::app {
 
 using Json = nlohmann::ordered_json;
 
-// How a number is printed.  Its JSON value is always the plain number, in the unit that its key
-// ends with.
-enum class Unit {
-  kPlain,     // 42, or text, made printable
-  kDecimals,  // 1.53
-  kSmall,     // 1.53e-03
-  kPercent,   // of a fraction: 12.3 %
-  kBytes,     // 1.21 GB (decimal)
-  kMicros,    // of microseconds: 12.3 us, 4.56 ms, 1.23 s
-  kGflops,    // 12.3 GFLOP/s
-  kGigabytesPerSecond,
-  kTokensPerSecond,
-};
-std::string format_value(const Json& value, Unit unit);
+Json json_of(const Value& value);
 
 // Returns JSON as text; with an indent of -1 it is one line.  Bytes that are not UTF-8, as paths
 // may have, become U+FFFD.
@@ -37,12 +26,6 @@ std::string json_text(const Json& json, int indent);
 struct Figure {
   std::string_view key;
   Json value;
-  Unit unit = Unit::kPlain;
-};
-
-struct Column {
-  std::string_view key;     // in the JSON of a row
-  std::string_view header;  // as printed
   Unit unit = Unit::kPlain;
 };
 

@@ -18,7 +18,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 // A rank's share of DeepSeek-V3 with 4096 tokens on each of 8 ranks.
 constexpr int64_t kRows = 32768;
@@ -95,7 +95,7 @@ void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
     c.metrics = [&](double seconds) {
       const auto bytes = static_cast<double>(in.nbytes() + out.values.nbytes() +
                                              (out.scale ? out.scale.nbytes() : 0));
-      return std::vector<Json>{Json(), Json(), bytes / seconds * 1e-9};
+      return std::vector<Value>{Value(), Value(), bytes / seconds * 1e-9};
     };
     setup.visit(c);
   };

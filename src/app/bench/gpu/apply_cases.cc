@@ -28,7 +28,7 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
+using app::Value;
 
 constexpr std::string_view kImpl = "cuda";
 constexpr int64_t kCheckedTokens = 8;
@@ -143,8 +143,8 @@ void run_problem(const ApplyProblem& p,
     const app::LayerCost cost = app::layer_cost(layer);
     const auto rows = static_cast<double>(p.num_tokens * layer.config.experts_per_token);
     const int64_t bytes = drawn_experts(input) * cost.expert_bytes;
-    return std::vector<Json>{rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
-                             static_cast<double>(bytes) / seconds * 1e-9, Json()};
+    return std::vector<Value>{rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
+                              static_cast<double>(bytes) / seconds * 1e-9, Value()};
   };
   setup.visit(c);
 }

@@ -22,8 +22,8 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
 using app::Unit;
+using app::Value;
 
 const std::vector<app::Column> kColumns = {
     {"sms", "SMs"},
@@ -212,10 +212,10 @@ class GpuDispatchBench {
       c.timed_call = [&] { return run.call(); };
       c.difference = [&] { return run.difference(i); };
       c.metrics = [&](double seconds) {
-        return std::vector<Json>{sms_of(problem, is_low_latency, is_dispatch), transfer.wire_bytes,
-                                 static_cast<double>(transfer.wire_bytes) / seconds * 1e-9,
-                                 static_cast<double>(transfer.deepep_bytes) / seconds * 1e-9,
-                                 run.rank_median_us()};
+        return std::vector<Value>{sms_of(problem, is_low_latency, is_dispatch), transfer.wire_bytes,
+                                  static_cast<double>(transfer.wire_bytes) / seconds * 1e-9,
+                                  static_cast<double>(transfer.deepep_bytes) / seconds * 1e-9,
+                                  run.rank_median_us()};
       };
       harness_.fact("launch", in_graph ? "graph" : "stream");
       harness_.run(c);

@@ -41,8 +41,8 @@ namespace moebius::bench {
 
 namespace {
 
-using app::Json;
 using app::Unit;
+using app::Value;
 
 constexpr int64_t kNumProbes = 8;
 // Up to this number of tokens calls are replays of a graph, and ranks exchange rows by low latency
@@ -224,7 +224,7 @@ class LayerRun {
     });
   }
 
-  std::vector<Json> metrics(double seconds) {
+  std::vector<Value> metrics(double seconds) {
     constexpr int kProfiledCalls = 5;
     std::array<double, app::kStages.size()> stages{};  // of the slowest rank in each stage
     for (int i = 0; i < kProfiledCalls; ++i) {
@@ -250,9 +250,9 @@ class LayerRun {
     const int64_t tokens = problem_.num_tokens * num_ranks;
     const auto flops = static_cast<double>(rows * whole_.cost.flops_per_row +
                                            tokens * whole_.cost.flops_per_token);
-    std::vector<Json> values = {host_seconds() * 1e6, static_cast<double>(tokens) / seconds,
-                                flops / seconds * 1e-9, touched,
-                                static_cast<double>(touched) / seconds * 1e-9};
+    std::vector<Value> values = {host_seconds() * 1e6, static_cast<double>(tokens) / seconds,
+                                 flops / seconds * 1e-9, touched,
+                                 static_cast<double>(touched) / seconds * 1e-9};
     values.insert(values.end(), stages.begin(), stages.end());
     values.emplace_back(travel.hidden_share());
     values.emplace_back(static_cast<double>(most_rows * num_ranks) / static_cast<double>(rows));
@@ -407,13 +407,13 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("asked_combine_parts", problem.kernel.combine_parts);
     harness.fact("combine_parts", run.combine_parts());
     harness.fact("early_rows",
-                 problem.kernel.early_rows ? Json(*problem.kernel.early_rows) : Json());
+                 problem.kernel.early_rows ? Value(*problem.kernel.early_rows) : Value());
     harness.fact("in_waves", run.in_waves());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
     const bool has_sum = problem.backend == All2AllBackend::kLowLatency;
-    harness.fact("sum", has_sum ? Json(problem.sum) : Json());
+    harness.fact("sum", has_sum ? Value(problem.sum) : Value());
     harness.fact("all2all", std::string(name(problem.backend)));
     harness.fact("launch", problem.replays() ? "graph" : "stream");
     Case c;
