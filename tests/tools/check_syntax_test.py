@@ -17,6 +17,7 @@ CHECKER = ROOT / "tools" / "check_syntax.py"
 def run_checker(source):
     """Runs the checker on one source with the flags of a build; returns its exit code and output."""
     # Sources outside the project are other people's, so this one lies in it.
+    (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         file = pathlib.Path(folder, "a.cc")
         file.write_text(source, encoding="utf-8")
