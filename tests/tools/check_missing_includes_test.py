@@ -2,25 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/check_missing_includes.py passes complete files and names what the others lack."""
 
-import pathlib
-import subprocess
-import sys
-import tempfile
+import functools
 import unittest
 
-CHECKER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "check_missing_includes.py"
+import checker
 
-
-def run_checker(files):
-    """Runs the checker on a tree of {path: text}; returns its exit code and output."""
-    with tempfile.TemporaryDirectory() as root:
-        for name, text in files.items():
-            path = pathlib.Path(root, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        done = subprocess.run([sys.executable, str(CHECKER), "--root", root], stdout=subprocess.PIPE, text=True,
-                              check=False)
-        return done.returncode, done.stdout
+run_checker = functools.partial(checker.run_checker, "check_missing_includes.py")
 
 
 # By what is wrong: the text of src/core/a.cc, and what the checker must print.
