@@ -61,4 +61,17 @@ std::vector<DeadlyCase> deadly_cases() {
   };
 }
 
+void wait_in_a_circle(Group& group, int stopped) {
+  int num_looks = 0;
+  group.wait_until(
+      "signal", (group.rank() + 1) % group.size(),
+      [&] {
+        if (++num_looks == 100 && group.rank() == stopped) {
+          raise(SIGSTOP);
+        }
+        return false;
+      },
+      [] { return std::string("expected a signal"); });
+}
+
 }  // namespace moebius::testing

@@ -63,6 +63,9 @@ struct DeadlyCase {
 };
 std::vector<DeadlyCase> deadly_cases();
 
+// Each rank waits for the next for ever, and the process of `stopped` is stopped meanwhile.
+void wait_in_a_circle(Group& group, int stopped);
+
 // Returns what is wrong with the message of the guilty rank; empty when it is right.
 std::string missing_from_guilty(const std::string& message, const FailureCase& c);
 

@@ -24,6 +24,7 @@
 #include "moebius/group.h"
 #include "moebius/low_latency.h"
 #include "moebius/tensor.h"
+#include "tests/comm/failure_cases.h"
 #include "tests/comm/piped_processes.h"
 #include "tests/error_text.h"
 
@@ -122,6 +123,21 @@ TEST(OwnProcesses, NameOneThatIsKilledAtOnce) {
 
 TEST(OwnProcesses, NameOneThatIsStoppedAtTheDeadline) {
   disturb(SIGSTOP, milliseconds(700), milliseconds(5'000));
+}
+
+// What the stopped rank said of its own wait before is no excuse.
+TEST(OwnProcesses, OneThatIsStoppedWhileItWaitsIsNamed) {
+  constexpr int kStopped = 2;
+  PipedProcesses processes({.num_ranks = 3, .timeout = milliseconds(1000)},
+                           [](const Bootstrap& bootstrap) {
+                             wait_in_a_circle(*make_process_group(bootstrap), kStopped);
+                           });
+  const auto reports = processes.wait(kLong, kStopped);
+  for (const size_t rank : {0u, 1u}) {
+    ASSERT_TRUE(reports[rank].has_reported);
+    EXPECT_EQ(reports[rank].peer, kStopped) << reports[rank].message;
+    expect_mentions(reports[rank].message, {"rank 2 did not come", "its process is stopped"});
+  }
 }
 
 // The messages of all ranks, whose bodies must end by themselves.

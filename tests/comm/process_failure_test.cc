@@ -96,6 +96,15 @@ TEST(ProcessFailure, WhoDoesNotEndIsKilled) {
   EXPECT_LT(seen.took, std::chrono::seconds(20));
 }
 
+// What the stopped rank said of its own wait before is no excuse.
+TEST(ProcessFailure, WhoIsStoppedWhileItWaitsIsNamed) {
+  const Outcome seen = run_all({.num_ranks = 3, .timeout = std::chrono::milliseconds(1000)},
+                               [](Group& group) { wait_in_a_circle(group, 2); });
+  for (const size_t rank : {0u, 1u}) {
+    expect_mentions(seen.errors[rank], {"rank 2 did not come", "its process is stopped"});
+  }
+}
+
 TEST(ProcessFailure, WhoExitsInTheMiddleIsMissedAtOnce) {
   for (const int num_ranks : {1, 2}) {
     const Outcome seen =

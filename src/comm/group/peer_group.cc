@@ -217,7 +217,7 @@ void PeerGroup::fail_silence(const Call& call, int guilty, const Failure::Reason
 
 void PeerGroup::fail_late(const Wait& wait) {
   // A rank that is missing may itself wait for another.  Those at the end of such chains are
-  // blamed.
+  // blamed, and a chain ends at a process that is stopped.
   std::string reason;
   int guilty = -1;
   std::vector<bool> blamed(static_cast<size_t>(size()), false);
@@ -228,7 +228,7 @@ void PeerGroup::fail_late(const Wait& wait) {
     int last = peer;
     for (int steps = 0; steps < size(); ++steps) {
       const std::optional<PeerSight> sight = look_at(last);
-      const int next = sight ? sight->waits_for : -1;
+      const int next = sight && !sight->is_stopped ? sight->waits_for : -1;
       if (next < 0 || next == rank()) {
         break;
       }
@@ -250,6 +250,7 @@ void PeerGroup::fail_late(const Wait& wait) {
                             sight->waits_for < 0
                                 ? "nobody"
                                 : fmt::format("rank {} in {}", sight->waits_for, sight->waits_in));
+      reason += sight->is_stopped ? "; its process is stopped" : "";
     }
     guilty = guilty < 0 ? last : guilty;
   }

@@ -29,10 +29,11 @@ struct ExchangeBlocks {
 
 // What a rank can see of a peer that makes no call with it.
 struct PeerSight {
-  int64_t epoch = 0;     // of the peer's newest call
-  std::string op;        // of the same call
-  int waits_for = -1;    // the rank it waits for; -1: nobody
-  std::string waits_in;  // the operation it waits in
+  int64_t epoch = 0;        // of the peer's newest call
+  std::string op;           // of the same call
+  int waits_for = -1;       // the rank it waits for; -1: nobody
+  std::string waits_in;     // the operation it waits in
+  bool is_stopped = false;  // its process is, so it may have waited for somebody who has come
 };
 
 class PeerExchange;

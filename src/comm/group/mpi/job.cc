@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
 #include <initializer_list>
 #include <span>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/processes/process_watch.h"
 #include "core/digest.h"
 #include "moebius/deadline.h"
 
@@ -82,13 +82,6 @@ std::optional<pid_t> find_listener(std::string_view name) {
       with_address(connect, socket, name) ? process_behind(socket) : std::optional<pid_t>();
   close(socket);
   return found;
-}
-
-bool is_stopped(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = text.rfind(')');  // "42 (a name) T ..."
-  return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
 }
 
 std::string presence_name(const Job& job, std::string_view place_name, int rank) {

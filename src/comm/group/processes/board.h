@@ -72,7 +72,8 @@ class Board {
     SharedText<48> waits_in;
     std::atomic<bool> has_come{false};
     std::atomic<bool> has_left{false};
-    SharedText<2048> error;  // the error that ended the rank's body; empty: none
+    std::atomic<bool> is_stopped{false};  // the parent of forked ranks says so
+    SharedText<2048> error;               // the error that ended the rank's body; empty: none
 
     std::array<Failure, 8> told;  // further failures are dropped
     std::atomic<int> num_told{0};

@@ -124,7 +124,8 @@ std::optional<PeerSight> ProcessGroup::look_at(int peer) const {
   const Board::Part& theirs = board_->part(peer);
   const std::string op = theirs.op.get();
   return PeerSight{theirs.epoch.load(std::memory_order_relaxed), op.empty() ? "start" : op,
-                   theirs.waits_for.load(std::memory_order_relaxed), theirs.waits_in.get()};
+                   theirs.waits_for.load(std::memory_order_relaxed), theirs.waits_in.get(),
+                   theirs.is_stopped || watch_.is_rank_stopped(peer)};
 }
 
 }  // namespace moebius::comm

@@ -8,11 +8,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 namespace moebius::comm {
 
-ProcessWatch::ProcessWatch(std::span<const pid_t> pids) {
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');  // "42 (a name) T ..."
+  return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
+
+ProcessWatch::ProcessWatch(std::span<const pid_t> pids) : pids_(pids.begin(), pids.end()) {
   for (size_t rank = 0; rank < pids.size(); ++rank) {
     const bool is_watched = pids[rank] > 0;
     const int fd = is_watched ? static_cast<int>(syscall(SYS_pidfd_open, pids[rank], 0)) : -1;
@@ -36,6 +45,11 @@ std::string ProcessWatch::describe(std::span<const int> ended, std::span<const i
     }
   }
   return text;
+}
+
+bool ProcessWatch::is_rank_stopped(int rank) const {
+  const auto at = static_cast<size_t>(rank);
+  return at < pids_.size() && pids_[at] > 0 && is_stopped(pids_[at]);
 }
 
 std::vector<int> ProcessWatch::look() {

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -106,7 +105,6 @@ void run_process_ranks(const ProcessGroupOptions& options,
   const auto timeout = comm::check_options(options, comm::kMaxProcesses);
   const auto board = Board::make(num_ranks, comm::File::make_memory(Board::bytes_for(num_ranks)));
   std::vector<pid_t> children(static_cast<size_t>(num_ranks), -1);
-  std::vector<bool> is_stopped(static_cast<size_t>(num_ranks), false);
   const auto kill_all = [&] {
     for (const pid_t child : children) {
       if (child > 0) {
@@ -156,14 +154,14 @@ void run_process_ranks(const ProcessGroupOptions& options,
       }
       const pid_t ended = waitpid(child, &status, WNOHANG | WUNTRACED | WCONTINUED);
       if (ended == child && (WIFSTOPPED(status) || WIFCONTINUED(status))) {
-        is_stopped[static_cast<size_t>(rank)] = WIFSTOPPED(status);
+        board->part(rank).is_stopped = WIFSTOPPED(status);
         continue;
       }
       // Where SIGCHLD is ignored, the system has dropped the status.
       const bool is_lost = ended < 0 && errno == ECHILD;
       if (ended == child || is_lost) {
         child = -1;
-        is_stopped[static_cast<size_t>(rank)] = false;
+        board->part(rank).is_stopped = false;
         --num_running;
         const bool has_said_why = !board->part(rank).error.get().empty();
         // A rank that calls exit() in its body ends well for the system, but not for its peers.
@@ -177,7 +175,10 @@ void run_process_ranks(const ProcessGroupOptions& options,
     if (!deadline && board->first_failed() >= 0) {
       deadline = Deadline::after(2 * timeout + kGrace);
     }
-    const auto num_stopped = std::count(is_stopped.begin(), is_stopped.end(), true);
+    int num_stopped = 0;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      num_stopped += board->part(rank).is_stopped ? 1 : 0;
+    }
     if (deadline && (deadline->expired() || num_stopped == num_running)) {
       kill_all();
       deadline = Deadline::after(std::chrono::hours(1));
