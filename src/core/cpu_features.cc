@@ -20,6 +20,7 @@ bool request_amx_permission() {
 CpuFeatures detect() {
   CpuFeatures f;
   __builtin_cpu_init();  // also checks that the operating system saves the registers
+  f.intel = __builtin_cpu_is("intel") != 0;
   f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
   f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

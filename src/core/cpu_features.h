@@ -15,6 +15,7 @@ struct CpuFeatures {
   bool avx512_vbmi = false;
   bool amx_bf16 = false;
   bool amx_int8 = false;
+  bool intel = false;  // the maker, for what no feature says: which instructions are fast
 };
 
 const CpuFeatures& cpu_features();

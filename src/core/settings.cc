@@ -69,7 +69,8 @@ constexpr SettingInfo kSettings[] = {
     {"MOEBIUS_CPU_VECTORS", "widest at hand",
      "forces the vectors of cpu_portable (vnni, avx2, plain)", "when such experts are made"},
     {"MOEBIUS_FETCH_AHEAD", "1024; 4096 with 48 KiB of L1",
-     "how many bytes ahead experts on CPUs fetch weights that few rows are multiplied by",
+     "how many bytes ahead experts on CPUs fetch weights that few rows are multiplied by; unset, "
+     "AVX-512 kernels on Intel fetch from four pages by turns",
      "when such experts are made", SettingRange{0, 1 << 20}},
     {"MOEBIUS_PANEL_BYTES", "five eighths of L2, at least 1.25 MiB",
      "bytes of activations that experts on CPUs multiply by a weight at a time",

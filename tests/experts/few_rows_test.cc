@@ -157,6 +157,7 @@ class Block {
     }
     gemm.rows = rows;
     gemm.fetch_ahead = fetch_ahead;
+    gemm.fetch_by_pages = fetch_ahead == 0;
     gemm.c = reinterpret_cast<float*>(c.data());
     TileEpilogue epilogue;
     epilogue.integers = gemm.code == TileCode::kI8;

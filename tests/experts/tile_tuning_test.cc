@@ -31,6 +31,7 @@ TEST(TileTuning, SettingsOverride) {
   const ScopedSetting ahead("MOEBIUS_FETCH_AHEAD", "2048");
   const ScopedSetting panels("MOEBIUS_PANEL_BYTES", "1000000");
   EXPECT_EQ(tile_tuning().fetch_ahead, 2048);
+  EXPECT_FALSE(tile_tuning().fetch_by_pages);
   EXPECT_EQ(tile_tuning().panel_bytes, 1000000);
 }
 

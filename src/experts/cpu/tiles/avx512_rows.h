@@ -24,23 +24,41 @@ constexpr int64_t kMostIntegerRows = 8;
 // a small part of the time, and their lines would push panels out of the cache.
 constexpr int64_t kMostRowsFetching = 64;
 
-// Fetches a step's bytes `ahead` of where they are read, row by row of its tiles.  Why a few lines
-// at a time and in the order of their addresses: a burst of fetches takes all line fill buffers,
-// for which loads then wait, and the hardware's own prefetching follows lines that come in order.
+// Fetches a step's bytes ahead of where they are read, row by row of its tiles.  Why a few lines at
+// a time: a burst of fetches takes all line fill buffers, for which loads then wait.
 template <int64_t kBytes>
 class StepFetch {
  public:
-  StepFetch(const std::byte* step, int64_t ahead) : at_(step + ahead) {}
+  StepFetch(const std::byte* step, const TileGemm& g)
+      : to_l1_(step + (g.fetch_by_pages ? kNear : g.fetch_ahead)),
+        to_l2_(g.fetch_by_pages ? in_pages_ahead(step) : nullptr) {}
 
   [[gnu::always_inline]] void beside_row(int64_t row) const {
     constexpr int64_t kLines = kBytes / kTileRowBytes;
     for (int64_t line = row * kLines / kTileRows; line < (row + 1) * kLines / kTileRows; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_ + line * kTileRowBytes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(to_l1_ + line * kTileRowBytes), _MM_HINT_T0);
+      if (to_l2_ != nullptr) {
+        const int64_t at = line % kPages * kPageBytes + line / kPages * kTileRowBytes;
+        _mm_prefetch(reinterpret_cast<const char*>(to_l2_ + at), _MM_HINT_T1);
+      }
     }
   }
 
  private:
-  const std::byte* at_;
+  static constexpr int64_t kNear = 1024;
+  static constexpr int64_t kPages = 4;
+  static constexpr int64_t kPageBytes = 4096;
+
+  // While kPages pages are read, the lines of the next ones are fetched, from each page by turns.
+  // Returns where the lines of this step's turn begin.
+  static const std::byte* in_pages_ahead(const std::byte* step) {
+    constexpr int64_t kAll = kPages * kPageBytes;
+    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(step) % kAll);
+    return step + (kAll - offset) + offset / (kPages * kTileRowBytes) * kTileRowBytes;
+  }
+
+  const std::byte* to_l1_;
+  const std::byte* to_l2_;
 };
 
 // Fetches the next block's units, some in each step.  Why nothing else is fetched: a function call
@@ -133,7 +151,7 @@ template <size_t kRows, bool kCounts>
 void multiply_integers(const Part& part,
                        const Rows& rows,
                        const std::byte* b,
-                       int64_t ahead,
+                       const TileGemm& g,
                        __m512i (&offsets)[2],
                        NextBlock& next) {
   const __m512i above = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -147,7 +165,7 @@ void multiply_integers(const Part& part,
     if (!kCounts) {
       next.advance();
     }
-    const StepFetch<kStepBytes> fetch(b, ahead);
+    const StepFetch<kStepBytes> fetch(b, g);
     for (int64_t row = 0; row < kTileRows; ++row) {
       if (kCounts) {
         fetch.beside_row(row);
@@ -185,8 +203,8 @@ void multiply_integers(const TileGemm& g) {
     __m512i offsets[2];
     for_each_rows(g, part, kMostIntegerRows, [&](const Rows& rows, int64_t count, bool is_first) {
       with_rows<kMostIntegerRows>(count, [&]<size_t kRows>() {
-        is_first ? multiply_integers<kRows, true>(part, rows, b, g.fetch_ahead, offsets, next)
-                 : multiply_integers<kRows, false>(part, rows, b, g.fetch_ahead, offsets, next);
+        is_first ? multiply_integers<kRows, true>(part, rows, b, g, offsets, next)
+                 : multiply_integers<kRows, false>(part, rows, b, g, offsets, next);
       });
     });
   });

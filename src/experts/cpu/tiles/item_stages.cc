@@ -254,6 +254,7 @@ void ItemStages::multiply(const ItemWork& work,
   product.rows = work.item.rows();
   product.c = work.own.c[block % 2];
   product.fetch_ahead = tuning_.fetch_ahead;
+  product.fetch_by_pages = tuning_.fetch_by_pages;
   if (block + 1 < w.num_blocks()) {
     w.set_next(expert, block + 1, product);
   } else if (later.after_last != nullptr) {

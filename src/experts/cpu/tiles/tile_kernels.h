@@ -137,6 +137,8 @@ struct TileGemm {
   // How many bytes before a code is read its line is fetched to L1, where few rows are multiplied.
   // A fetch past the end of the weights does no harm.
   int64_t fetch_ahead = 4096;
+  // AVX-512 kernels then fetch to L2 from some pages by turns instead, and to L1 shortly before.
+  bool fetch_by_pages = false;
 };
 
 // Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/cpu_features.h"
 #include "moebius/settings.h"
 
 namespace moebius::cpu {
@@ -23,13 +24,15 @@ constexpr int64_t kLeastPanelBytes = int64_t{5} << 18;
 
 TileTuning tile_tuning(const CpuCaches& caches) {
   // What panels leave of L2 is for what streams past.
-  return {caches.l1_data_bytes >= kLargeL1 ? kAheadInLarge : kAheadInSmall,
+  return {caches.l1_data_bytes >= kLargeL1 ? kAheadInLarge : kAheadInSmall, false,
           std::max(kLeastPanelBytes, caches.l2_bytes / 8 * 5)};
 }
 
 TileTuning tile_tuning() {
   const TileTuning chosen = tile_tuning(cpu_caches());
-  return {setting_int("MOEBIUS_FETCH_AHEAD").value_or(chosen.fetch_ahead),
+  const auto ahead = setting_int("MOEBIUS_FETCH_AHEAD");
+  // Intel's own prefetching follows each page apart, AMD's is faster with lines in order.
+  return {ahead.value_or(chosen.fetch_ahead), cpu_features().intel && !ahead,
           setting_int("MOEBIUS_PANEL_BYTES").value_or(chosen.panel_bytes)};
 }
 

@@ -11,8 +11,10 @@
 namespace moebius::cpu {
 
 struct TileTuning {
-  // See TileGemm: how far ahead of few rows' products codes are fetched to L1.
+  // See TileGemm: how far ahead of few rows' products codes are fetched to L1, or whether they are
+  // fetched from some pages by turns.
   int64_t fetch_ahead;
+  bool fetch_by_pages;
   // The bytes of GEMM1's panels of an item, beside which weights stream through L2.
   int64_t panel_bytes;
 };

@@ -138,7 +138,7 @@ void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
   sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t group) {
     const int64_t step = part.first + s;
     const std::byte* a = rows.a + s * kStepBytes;
-    const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g.fetch_ahead);
+    const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g);
     decode_unit<kCode>(
         g, group, step,
         [&](int row, __m512i left, __m512i right) {
@@ -165,7 +165,7 @@ void multiply_tiles(
     if (!kFetches) {
       next.advance();
     }
-    const StepFetch<kStepBytes> fetch(b, g.fetch_ahead);
+    const StepFetch<kStepBytes> fetch(b, g);
 #pragma GCC unroll 16  // the chain of each row is then a constant
     for (int row = 0; row < kTileRows; ++row) {
       if (kFetches) {
@@ -215,7 +215,7 @@ void multiply_many(const TileGemm& g) {
     for (int64_t s = 0; s < part.steps; ++s) {
       const int64_t step = part.first + s;
       auto* out = reinterpret_cast<__m512i*>(units + s * kStepBytes);
-      const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g.fetch_ahead);
+      const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g);
       decode_unit<kCode>(
           g, g.group_steps > 0 ? step / g.group_steps : 0, step,
           [&](int row, __m512i left, __m512i right) {
