@@ -191,7 +191,7 @@ PackedWeight::PackedWeight(const Tensor& w,
     num_groups_ = source.grid.num_cols;
     group_scales_ = allocate(blocks * num_groups_ * kBlockColumns * bits(scale_dtype_) / 8);
   }
-  units_ = allocate(blocks * steps_ * unit_bytes(code_));
+  units_ = allocate(blocks * steps_ * unit_bytes(code_) + kReadPast);
   step_scales_ = allocate(blocks * steps_ * step_scale_bytes(code_));
   if (source.has_scales() && desc.zero_point) {
     zero_points_ = allocate(blocks * std::max<int64_t>(1, num_groups_) * kBlockColumns);

@@ -107,13 +107,16 @@ inline constexpr int64_t step_scale_bytes(TileCode code) {
                                     : 0;
 }
 
+// Units may be read up to this many bytes past their end.
+inline constexpr int64_t kReadPast = 3;
+
 // The product of the rows of one item and one column block.
 struct TileGemm {
   const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` hold anything
   int64_t rows = 0;              // > 0
   int64_t steps = 0;             // > 0
   TileCode code = TileCode::kBF16;
-  const std::byte* units = nullptr;        // [steps]
+  const std::byte* units = nullptr;        // [steps], and kReadPast more bytes
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
 
   // [steps], kF8E4M3 only: bit 8 t + b is set where some code of rows 2b and 2b + 1 of tile t is

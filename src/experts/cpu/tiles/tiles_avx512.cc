@@ -6,13 +6,15 @@
 // an activation row in all lanes.
 //
 // For few rows codes are multiplied in registers as they are decoded; for more rows a part of k is
-// decoded into L1 first.  Either way a row is summed in the same order, whatever rows are beside
-// it.
+// decoded into L1 first.  Where bf16 products are slow, f32 products take their place (see
+// avx512_floats.h), for any number of rows.  Either way a row is summed in the same order, whatever
+// rows are beside it.
 #include <algorithm>
 
 #include "core/ceil_div.h"
 #include "experts/cpu/tiles/avx512_codes.h"
 #include "experts/cpu/tiles/avx512_epilogue.h"
+#include "experts/cpu/tiles/avx512_floats.h"
 #include "experts/cpu/tiles/avx512_rows.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
 
@@ -26,13 +28,24 @@ constexpr int64_t kMostRows = 4;  // at a time: 16 sums in registers, and 8 scal
 // With up to this many rows, codes are decoded again for the next kMostRows.  8 rows of int4 then
 // take 42 ns a step, and by way of L1 53 ns.
 constexpr int64_t kMostFusedRows = 8;
+constexpr int64_t kMostWideRows = 6;  // of f32 products at a time: 24 sums in registers
 
 // Sums of some rows.  Even and odd tile rows are summed apart: with few rows a single chain would
 // wait for its own results.
 template <size_t kRows>
 class Sums {
  public:
-  // a: the activations of this step.
+  // a: the activations of this step, as they are or widened.
+  void add(int row, const FloatRow& left, const FloatRow& right, const float* a) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const float* of_row = a + r * kWideFloats + row;
+      const __m512 odd = _mm512_set1_ps(of_row[kTileRows]);
+      const __m512 even = _mm512_set1_ps(of_row[0]);
+      __m512(&chains)[2] = chains_[row % 2][r];
+      chains[0] = _mm512_fmadd_ps(even, left.even, _mm512_fmadd_ps(odd, left.odd, chains[0]));
+      chains[1] = _mm512_fmadd_ps(even, right.even, _mm512_fmadd_ps(odd, right.odd, chains[1]));
+    }
+  }
   void add(int row, __m512i left, __m512i right, const std::byte* a) {
     for (size_t r = 0; r < kRows; ++r) {
       const auto all = (__m512bh)broadcast(a, r, row);
@@ -149,6 +162,37 @@ void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
   });
 }
 
+// The same by f32 products, also of bf16.
+template <TileCode kCode, ScaleOf kScaleOf, size_t kRows>
+void multiply_widened(const TileGemm& g, const Part& part, const Rows& rows) {
+  alignas(64) float wide[kRows * static_cast<size_t>(kMostSteps * kWideFloats)];
+  widen_lines<kRows>(rows.a, part.steps, wide);
+  const float* a = wide;
+  sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t group) {
+    const int64_t step = part.first + s;
+    const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g);
+    decode_unit_to_floats<kCode>(
+        g, group, step,
+        [&](int row, const FloatRow& left, const FloatRow& right) {
+          fetch.beside_row(row);
+          sums.add(row, left, right, a);
+        },
+        [&](__m512 left, __m512 right) { sums.scale(left, right); });
+    a += kRows * kWideFloats;
+  });
+}
+
+// Why it is never inlined: no product may be moved out of the scope of FlushSubnormals.
+template <TileCode kCode, ScaleOf kScaleOf>
+[[gnu::noinline]] void multiply_widened(const TileGemm& g) {
+  for_each_part(g, [&](const Part& part) {
+    for_each_rows(g, part, kMostWideRows, [&](const Rows& rows, int64_t count, bool) {
+      with_rows<kMostWideRows>(
+          count, [&]<size_t kRows>() { multiply_widened<kCode, kScaleOf, kRows>(g, part, rows); });
+    });
+  });
+}
+
 // A decoded part of k.
 struct Tiles {
   const std::byte* units;
@@ -234,12 +278,18 @@ void multiply_many(const TileGemm& g) {
 
 template <TileCode kCode, ScaleOf kScaleOf>
 void multiply_coded(const TileGemm& g) {
+  if (prefers_f32_products<kCode>(g.rows) && has_same_bits_in_f32<kCode>(g)) {
+    return multiply_widened<kCode, kScaleOf>(g);
+  }
   g.rows <= kMostFusedRows ? multiply_few<kCode, kScaleOf>(g) : multiply_many<kCode, kScaleOf>(g);
 }
 
 void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   if (g.code == TileCode::kI8) {
     multiply_integers(g);
+  } else if (g.code == TileCode::kBF16 && prefers_f32_products<TileCode::kBF16>(g.rows)) {
+    const FlushSubnormals flush;
+    multiply_widened<TileCode::kBF16, ScaleOf::kNothing>(g);
   } else if (g.code == TileCode::kBF16) {
     NextBlock next = next_block(g, num_passes(g, kMostRows) - 1);
     for_each_part(g, [&](const Part& part) {
