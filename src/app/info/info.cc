@@ -90,11 +90,12 @@ Report about_this_place() {
   report.line(
       "machine", "caches",
       "{l1_data_bytes} L1, {l2_bytes} L2, {last_level_cache_bytes} last level; experts fetch "
-      "{fetch_ahead_bytes} ahead, beside panels of {panel_bytes}",
+      "{fetch_ahead_bytes} ahead{fetch_by_pages}, beside panels of {panel_bytes}",
       {{"l1_data_bytes", caches.l1_data_bytes, Unit::kBytes},
        {"l2_bytes", caches.l2_bytes, Unit::kBytes},
        {"last_level_cache_bytes", caches.last_level_bytes, Unit::kBytes},
        {"fetch_ahead_bytes", tuning.fetch_ahead, Unit::kBytes},
+       {"fetch_by_pages", tuning.fetch_by_pages ? " (AVX-512: from four pages by turns)" : ""},
        {"panel_bytes", tuning.panel_bytes, Unit::kBytes}});
   for (const auto& [name, value] : build_facts()) {
     report.line("build", name, "{" + name + "}", {{name, value}});
