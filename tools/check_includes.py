@@ -141,15 +141,16 @@ def check_tree(root):
                 yield f"{path.relative_to(root)}:{number}: {reason}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(description, check):
+    """Prints the messages that `check` yields for a project root; returns the exit code."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     default_root = pathlib.Path(__file__).resolve().parent.parent
     parser.add_argument("--root", type=pathlib.Path, default=default_root, help="project root")
-    messages = list(check_tree(parser.parse_args().root.resolve()))
+    messages = list(check(parser.parse_args().root.resolve()))
     for message in messages:
         print(message)
     return 1 if messages else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, check_tree))

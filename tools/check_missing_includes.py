@@ -10,12 +10,12 @@ ours. Standard headers include each other as they like, so what they bring besid
 standard library that no line below has is refused, too: add it there.
 """
 
-import argparse
-import pathlib
 import re
 import sys
 
-# Each of these defines the small parts that all of them need.
+from check_includes import includes_of, main, source_files
+
+# Each of these headers needs, and so defines, what <utility>, <cstddef> and <initializer_list> have.
 EVERY_CONTAINER = "array deque functional list map memory optional set span string thread tuple unordered_map variant vector"
 
 # Headers, and the names of namespace std for each of which one of them is enough.
@@ -103,11 +103,13 @@ OTHERS = [
      {"gtest/gtest.h", "gmock/gmock.h"}),
 ]
 
-SUFFIXES = {".h", ".cc", ".cuh", ".cu"}
 FOLDERS = ("include", "src", "tests", "bench", "examples")
-INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 STD_NAME = re.compile(r"\bstd::(\w+)")
+
+
+def needs(what, headers):
+    return f"{what} needs {' or '.join(f'<{header}>' for header in sorted(headers))}"
 
 
 class Tree:
@@ -122,7 +124,7 @@ class Tree:
         """Returns the headers of others that a file includes, by itself or through headers of ours."""
         if path not in self.reached:
             self.reached[path] = found = set()
-            for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            for _, _, name in includes_of(path):
                 ours = next((place / name for place in self.places if (place / name).is_file()), None)
                 found |= self.foreign_includes(ours) if ours else {name}
         return self.reached[path]
@@ -136,28 +138,17 @@ class Tree:
             if headers is None:
                 yield f"std::{name} is in no line of tools/check_missing_includes.py"
             elif not headers & reached:
-                yield f"std::{name} needs {' or '.join(f'<{h}>' for h in sorted(headers))}"
+                yield needs(f"std::{name}", headers)
         for pattern, what, headers in OTHERS:
             if pattern.search(text) and not headers & reached:
-                yield f"{what} needs {' or '.join(f'<{h}>' for h in sorted(headers))}"
+                yield needs(what, headers)
 
     def check(self):
         for folder in FOLDERS:
-            for path in sorted((self.root / folder).rglob("*")):
-                if path.suffix in SUFFIXES:
-                    for message in self.missing(path):
-                        yield f"{path.relative_to(self.root)}: {message}"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default_root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--root", type=pathlib.Path, default=default_root, help="project root")
-    messages = list(Tree(parser.parse_args().root.resolve()).check())
-    for message in messages:
-        print(message)
-    return 1 if messages else 0
+            for path in source_files(self.root / folder):
+                for message in self.missing(path):
+                    yield f"{path.relative_to(self.root)}: {message}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda root: Tree(root).check()))
