@@ -9,7 +9,7 @@ set(moebius_precompiled <algorithm> <array> <atomic> <chrono> <cstring> <fmt/for
                         <memory> <mutex> <optional> <span> <string> <string_view> <thread> <vector>)
 
 # moebius_add_precompiled(<kind> HEADERS <headers>... LIBS <libraries>... [LIKE_LIBRARY]): declares a kind of
-# targets, whose sources have the same flags: those of the library's with LIKE_LIBRARY, those of programs without.
+# targets, whose sources have the same flags: those of the library with LIKE_LIBRARY, those of programs without.
 function(moebius_add_precompiled kind)
   cmake_parse_arguments(PARSE_ARGV 1 arg "LIKE_LIBRARY" "" "HEADERS;LIBS")
   set(target moebius_precompiled_${kind})
@@ -26,7 +26,7 @@ function(moebius_add_precompiled kind)
   target_precompile_headers(${target} PRIVATE ${moebius_precompiled} ${arg_HEADERS})
 endfunction()
 
-# moebius_use_precompiled(<target> <kind>)
+# moebius_use_precompiled(<target> <kind>): lets the sources of a target use the headers of its kind.
 function(moebius_use_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM moebius_precompiled_${kind})
 endfunction()

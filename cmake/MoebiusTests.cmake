@@ -19,20 +19,11 @@ set(MOEBIUS_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>
 moebius_add_precompiled(test HEADERS <gtest/gtest.h> LIBS fmt::fmt GTest::gtest)
 target_compile_options(moebius_precompiled_test PRIVATE ${MOEBIUS_TEST_OPTIONS})
 
-# moebius_add_testing(<files>...): declares what many tests share. It is a static library, so that a test links only
-# what it uses.
-function(moebius_add_testing)
-  add_library(moebius_testing STATIC ${ARGN})
-  set_target_properties(moebius_testing PROPERTIES CXX_EXTENSIONS OFF)
-  moebius_use_precompiled(moebius_testing test)
-  target_compile_options(moebius_testing PRIVATE ${MOEBIUS_TEST_OPTIONS})
-  target_link_libraries(moebius_testing PRIVATE moebius_internal_headers GTest::gtest)
-endfunction()
-
-# moebius_add_test_part(<name> <files>...): declares sources that several tests share. They are compiled once, and
-# the tests name them in LIBS.
-function(moebius_add_test_part name)
-  add_library(${name} OBJECT ${ARGN})
+# moebius_add_test_part(<name> <kind> <files>...): declares sources that several tests share, which are compiled once.
+# A test that names an OBJECT part in LIBS has all of it. Every test is linked with the STATIC part moebius_testing, of
+# which it has what it uses.
+function(moebius_add_test_part name kind)
+  add_library(${name} ${kind} ${ARGN})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   moebius_use_precompiled(${name} test)
   target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})

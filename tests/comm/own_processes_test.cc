@@ -125,7 +125,7 @@ TEST(OwnProcesses, NameOneThatIsStoppedAtTheDeadline) {
   disturb(SIGSTOP, milliseconds(700), milliseconds(5'000));
 }
 
-// What the stopped rank said of its own wait before is no excuse.
+// The stopped rank has shown that it waits for another.  It is blamed nevertheless.
 TEST(OwnProcesses, OneThatIsStoppedWhileItWaitsIsNamed) {
   constexpr int kStopped = 2;
   PipedProcesses processes({.num_ranks = 3, .timeout = milliseconds(1000)},

@@ -96,7 +96,7 @@ TEST(ProcessFailure, WhoDoesNotEndIsKilled) {
   EXPECT_LT(seen.took, std::chrono::seconds(20));
 }
 
-// What the stopped rank said of its own wait before is no excuse.
+// The stopped rank has shown that it waits for another.  It is blamed nevertheless.
 TEST(ProcessFailure, WhoIsStoppedWhileItWaitsIsNamed) {
   const Outcome seen = run_all({.num_ranks = 3, .timeout = std::chrono::milliseconds(1000)},
                                [](Group& group) { wait_in_a_circle(group, 2); });
