@@ -1,14 +1,18 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/words.h"
 #include "moebius/deadline.h"
+#include "moebius/graph.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 #include "tests/core/cuda_kernels.h"
@@ -187,6 +191,40 @@ TEST_F(CudaTest, EventsOrderStreamsAndTellWhenDone) {
   for (int64_t i = 0; i < kBytes; ++i) {
     ASSERT_EQ(host.data<uint8_t>()[i], 7) << i;
   }
+}
+
+// Events that nobody has a handle on any more are used again, also by other threads.
+TEST_F(CudaTest, ThreadsRecordEventsWhileAnotherRecordsGraphs) {
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i) {
+    others.emplace_back([&] {
+      const Stream streams[2] = {Stream::cuda(0), Stream::cuda(0)};
+      while (!is_over) {
+        streams[1].wait(streams[0].record());
+      }
+      streams[1].synchronize();
+    });
+  }
+  const Stream stream = Stream::cuda(0);
+  const Stream beside = Stream::cuda(0);
+  const Tensor from = Tensor::zeros({64}, DType::kU8, Device::cuda(0));
+  const Tensor to = Tensor::empty({64}, DType::kU8, Device::cuda(0));
+  for (int i = 0; i < 500; ++i) {
+    const Graph graph(stream, [&] {
+      for (int fork = 0; fork < 8; ++fork) {
+        beside.wait(stream.record());
+        copy(from, to, beside);
+        stream.wait(beside.record());
+      }
+    });
+    graph.launch();
+  }
+  is_over = true;
+  for (std::thread& other : others) {
+    other.join();
+  }
+  stream.synchronize();
 }
 
 TEST_F(CudaTest, AWrappedStreamIsTheCallers) {

@@ -14,7 +14,7 @@ namespace {
 
 // Events without times that nobody has a handle on any more.  A layer call records several, and
 // making and destroying one takes the host as long as recording it.  Recording an event again does
-// not change what waits for its earlier record, also where a graph was recorded.
+// not change what waits for its earlier record.
 class UnusedEvents {
  public:
   // Null: there is none.
@@ -47,7 +47,7 @@ UnusedEvents& unused_events() {
   return instance;
 }
 
-std::shared_ptr<void> untimed_event(int index) {
+std::shared_ptr<void> reused_event(int index) {
   cudaEvent_t event = unused_events().take(index);
   if (event == nullptr) {
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
@@ -56,9 +56,9 @@ std::shared_ptr<void> untimed_event(int index) {
   return {event, [index](void* e) { unused_events().give(index, static_cast<cudaEvent_t>(e)); }};
 }
 
-std::shared_ptr<void> timed_event() {
+std::shared_ptr<void> own_event(unsigned flags) {
   cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+  check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
   return {event, [](void* e) {
             log_cuda_error(cudaEventDestroy(static_cast<cudaEvent_t>(e)), "cudaEventDestroy");
           }};
@@ -83,7 +83,11 @@ void synchronize_stream(void* stream, int index) {
 
 std::shared_ptr<void> record_event(void* stream, int index, bool is_timed) {
   const DeviceGuard guard(index);
-  std::shared_ptr<void> event = is_timed ? timed_event() : untimed_event(index);
+  // Why captures have events of their own: such an event refers to its capture, and CUDA 13.0
+  // crashes where one thread records it again while another ends the capture.
+  std::shared_ptr<void> event = is_timed                    ? own_event(cudaEventDefault)
+                                : capture_id(stream, index) ? own_event(cudaEventDisableTiming)
+                                                            : reused_event(index);
   check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event.get()), as_stream(stream)),
              "cudaEventRecord");
   return event;
