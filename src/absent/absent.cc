@@ -4,6 +4,7 @@
 // Replaces functions that need CUDA or NCCL in a build without them, if other code calls them.  All
 // but a few throw Unsupported.  Only this file knows what several stages lack; its object belongs
 // to core, which every program links.
+#include "comm/device/meeting.h"
 #include "comm/device/sum_parts.h"
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/high_throughput/cuda/make_transport.h"
@@ -48,6 +49,20 @@ namespace comm {
 
 std::unique_ptr<DeviceProvider> make_ipc_access(Group&, Device device) {
   refuse(device.index);
+}
+
+int64_t Meeting::window_bytes(int) {
+  return 0;
+}
+Meeting::Meeting(Group&, Device device, std::unique_ptr<Window>) {
+  refuse(device.index);
+}
+Meeting::~Meeting() = default;
+void Meeting::enqueue(const Stream& stream) {
+  refuse(stream.device().index);
+}
+bool Meeting::has_failed() const {
+  return false;
 }
 
 }  // namespace comm

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/group/captured_exchanges.h"
 #include "comm/group/given_up.h"
 #include "core/device_traits.h"
 #include "core/ids.h"
@@ -180,11 +181,10 @@ void MoeLayer::check() const {
 }
 
 Support MoeLayer::can_be_captured() const {
-  if (state_->sums_over_ranks()) {
-    return Support::no("outputs of the ranks are summed by copies that hosts agree on");
-  }
-  if (state_->slices_tokens()) {
-    return Support::no("tokens of a TP group are gathered by copies that hosts agree on");
+  if (state_->sums_over_ranks() || state_->slices_tokens()) {
+    if (const Support exchanges = comm::can_capture_exchanges(*state_->group); !exchanges.ok) {
+      return exchanges;
+    }
   }
   return state_->kernel->prepare_finalize().traits().can_be_captured;
 }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -242,16 +244,117 @@ TEST_P(CudaLayerGraphRanks, GraphsOfHighThroughputOutliveLargerCalls) {
   });
 }
 
+// The layer of a rank; ranks of a TP group bring the same tokens.
+RankLayer layer_over_ranks(const LayerKind& kind, Group& group) {
+  const int tp = kind.tp == 0 ? group.size() : 1;
+  return {kind,
+          ParallelConfig::make(tp, group.rank() % tp, group.size() / tp, group.rank() / tp, true,
+                               kind.backend),
+          Place(group.device()), &group};
+}
+
+constexpr LayerKind kAllGather{.name = "all-gather",
+                               .backend = All2AllBackend::kAllGatherReduceScatter};
+
+// Sums over ranks, all-gather and slices of a TP group are exchanges between the ranks' GPUs.
+TEST_P(CudaLayerGraphRanks, ExchangesAreCapturedByGraphs) {
+  if (GetParam().provider != "peer") {
+    GTEST_SKIP() << "skipped: graphs hold exchanges of peer groups";
+  }
+  if (is_too_crowded_for_graphs(kAllGather)) {
+    return;
+  }
+  LayerKind parts = kAllGather;
+  parts.kernel.microbatches = 2;
+  LayerKind monolithic = kAllGather;
+  monolithic.is_monolithic = true;
+  LayerKind sliced = kUncounted;
+  sliced.tp = 0;
+  const LayerKind kinds[] = {
+      {.name = "summed", .tp = 0},
+      kAllGather,
+      parts,
+      monolithic,
+      sliced,
+      {.name = "low latency, tp", .backend = All2AllBackend::kLowLatency, .tp = 0}};
+  run([&](Group& group) {
+    for (const LayerKind& kind : kinds) {
+      for (const int64_t fewest : {0, 3, 13}) {
+        SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(fewest) + " tokens");
+        const bool is_tp = kind.tp == 0;
+        RankLayer layer = layer_over_ranks(kind, group);
+        expect_replays(layer, fewest + (is_tp ? 0 : group.rank() % 2),
+                       is_tp ? 7 : 100 * group.rank(), &group);
+        group.barrier("end");
+      }
+    }
+  });
+}
+
+// Otherwise a rank would wait for what the others do at once, and they for what it does later.
+TEST_P(CudaLayerGraphRanks, RanksRecordExchangesTogether) {
+  if (GetParam().provider != "peer" || GetParam().num_ranks == 1 ||
+      is_too_crowded_for_graphs(kAllGather)) {
+    GTEST_SKIP() << "skipped: one rank, or no graphs of exchanges";
+  }
+  run([&](Group& group) {
+    RankLayer rank(kAllGather, group);
+    const Tensor in = rank.place.take(random_tensor({3, kHidden}, DType::kBF16, 5));
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    const auto forward = [&] { rank.layer->forward(in, out, rank.context()); };
+    forward();
+    forward();
+    rank.place.stream.synchronize();
+    expect_error({"a graph", "expected all ranks to do the same"}, [&] {
+      if (group.rank() == 0) {
+        const Graph graph(rank.place.stream, forward);
+      } else {
+        forward();
+      }
+    });
+    group.barrier("end");
+  });
+}
+
+// A rank that launches its graph alone goes on after the timeout, and says so.
+TEST_P(CudaLayerGraphRanks, AnExchangeWithoutTheOthersEnds) {
+  constexpr std::chrono::milliseconds kTimeout{2000};
+  if (GetParam().provider != "peer" || GetParam().num_ranks == 1 ||
+      is_too_crowded_for_graphs(kAllGather)) {
+    GTEST_SKIP() << "skipped: one rank, or no graphs of exchanges";
+  }
+  const auto body = [&](Group& group) {
+    RankLayer rank(kAllGather, group);
+    const Tensor in = rank.place.take(random_tensor({3, kHidden}, DType::kBF16, 5));
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    const auto forward = [&] { rank.layer->forward(in, out, rank.context()); };
+    forward();
+    forward();
+    const Graph graph(rank.place.stream, forward);
+    group.barrier("graphs are made");
+    if (group.rank() == 0) {
+      graph.launch();
+      rank.place.stream.synchronize();
+      EXPECT_THROW(rank.layer->check(), CommError);
+    } else {
+      std::this_thread::sleep_for(kTimeout / 2);  // rank 0 comes to the end after the whole timeout
+    }
+    group.barrier("end");
+  };
+  run_gpu_ranks(GetParam(), body, kTimeout);
+}
+
 TEST_P(CudaLayerGraphRanks, WhatWaitsForHostsSaysThatItCannotBeCaptured) {
   run([&](Group& group) {
-    for (const auto& [backend, word] :
-         {std::pair(All2AllBackend::kHighThroughput, "number of rows, unless the layer has a"),
-          std::pair(All2AllBackend::kAllGatherReduceScatter, "streams of several ranks")}) {
-      RankLayer layer({.name = "", .backend = backend}, group);
-      EXPECT_FALSE(layer.layer->can_be_captured().ok);
-      expect_mentions(layer.layer->can_be_captured().reason, {word});
-      group.barrier("end");
+    RankLayer layer(kCounted, group);
+    EXPECT_FALSE(layer.layer->can_be_captured().ok);
+    expect_mentions(layer.layer->can_be_captured().reason,
+                    {"number of rows, unless the layer has a"});
+    if (group.name() == "nccl") {
+      RankLayer gathered(kAllGather, group);
+      expect_mentions(gathered.layer->can_be_captured().reason, {"deadline from the host"});
     }
+    group.barrier("end");
   });
 }
 

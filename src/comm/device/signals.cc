@@ -24,6 +24,8 @@ const char* name(SignalOp op) {
       return "low latency combine";
     case SignalOp::kLowLatencyResume:
       return "low latency without ranks given up";
+    case SignalOp::kMeeting:
+      return "exchange";
   }
   return "unknown operation";
 }

@@ -49,6 +49,7 @@ enum class SignalOp : uint8_t {
   kLowLatencyDispatch,
   kLowLatencyCombine,
   kLowLatencyResume,
+  kMeeting,
 };
 const char* name(SignalOp op);  // "dispatch counts"
 

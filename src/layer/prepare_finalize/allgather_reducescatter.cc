@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/group/captured_exchanges.h"
 #include "comm/routing/payloads.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/reducing.h"
@@ -21,13 +22,10 @@ constexpr std::string_view kOp = "allgather_reducescatter";
 class AllGatherReduceScatter final : public ReducingPrepareFinalize {
  public:
   AllGatherReduceScatter(Group& group, bool monolithic)
-      : ReducingPrepareFinalize(
-            {.name = monolithic ? "allgather_reducescatter (monolithic)" : kOp,
-             .num_dispatchers = group.size(),
-             .is_monolithic = monolithic,
-             .can_be_captured =
-                 Support::no("allgather_reducescatter copies between streams of several ranks: no "
-                             "graph of one can hold that")}),
+      : ReducingPrepareFinalize({.name = monolithic ? "allgather_reducescatter (monolithic)" : kOp,
+                                 .num_dispatchers = group.size(),
+                                 .is_monolithic = monolithic,
+                                 .can_be_captured = comm::can_capture_exchanges(group)}),
         group_(group),
         monolithic_(monolithic) {}
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/captured_exchanges.h"
 #include "comm/group/peer_group.h"
 #include "core/cuda/runtime.h"
 
@@ -112,6 +113,12 @@ void CudaGroup::exchange_on(const Stream& stream,
     count_traffic(block.peer, block.bytes);
   }
   provider_->exchange_on(stream, *host_, op, blocks);
+}
+
+Support can_capture_exchanges(const Group& group) {
+  const auto* gpus = dynamic_cast<const CudaGroup*>(&group);
+  return gpus != nullptr ? gpus->can_be_captured()
+                         : Support::no("the ranks of the group have no GPUs");
 }
 
 std::unique_ptr<Exchange> CudaGroup::start_exchange(std::string_view op,

@@ -10,6 +10,7 @@
 
 #include "comm/group/blocks.h"
 #include "moebius/group.h"
+#include "moebius/support.h"
 
 namespace moebius::comm {
 
@@ -32,6 +33,8 @@ class DeviceProvider {
                            std::string_view op,
                            const DeviceBlocks& blocks) = 0;
   virtual bool has_given_up() const { return false; }  // as Group::has_given_up
+  // Whether CUDA graphs can hold what exchange_on() enqueues; the same on all ranks.
+  virtual Support can_be_captured() const = 0;
 };
 
 // Enqueues a copy of each block of `from`, on GPU `from_index`, to the same of `to`, on the
@@ -54,6 +57,7 @@ class CudaGroup final : public Group {
                    std::span<const RecvBlock> recvs) override;
 
   bool has_given_up() const override { return provider_->has_given_up(); }
+  Support can_be_captured() const { return provider_->can_be_captured(); }
 
   int64_t epoch() const override { return host_->epoch(); }
   Traffic traffic() const override { return host_->traffic(); }

@@ -64,6 +64,9 @@ class IpcAccess final : public DeviceProvider {
   }
 
   std::string_view name() const override { return "peer"; }
+  Support can_be_captured() const override {
+    return Support::no("an exchange among processes waits on the host for the stream's work");
+  }
 
   std::unique_ptr<Window> map_window(Group& host, std::string_view op, int64_t bytes) override {
     const auto [memory, owner] = make_memory(host, op, bytes);

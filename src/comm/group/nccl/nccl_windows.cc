@@ -160,6 +160,9 @@ class NcclWindows final : public DeviceProvider {
     all_->look_after(before, stream, host.timeout());
   }
   bool has_given_up() const override { return all_->is_broken(); }
+  Support can_be_captured() const override {
+    return Support::no("exchanges of NCCL get their deadline from the host");
+  }
 
  private:
   // How many ranks' memory this rank reaches.  REQUIRES: it runs within node_->call().  Where GPUs
