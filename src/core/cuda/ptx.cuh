@@ -299,7 +299,12 @@ __device__ __forceinline__ void tensor_load_multicast(
       : "memory");
 }
 
-// Prefetches a box to L2.
+// These prefetch a box to L2.
+__device__ __forceinline__ void tensor_prefetch(const void* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x),
+               "r"(y)
+               : "memory");
+}
 __device__ __forceinline__ void tensor_prefetch(const void* map, const int (&at)[5]) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map),
                "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])

@@ -161,6 +161,9 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   if (!has_even_scales || w.k % kSlab != 0 || w.num_scales > std::numeric_limits<int32_t>::max()) {
     return "scales or K do not come in whole slabs of 32";
   }
+  if (w.num_groups * w.n > kMostRows) {
+    return "the weights have more rows than 32 bits tell";
+  }
   const bool has_row_scale =
       desc.rows.scales != RowScales::kPerRow || has_one_scale_per_row(desc.rows, w.k);
   if (desc.rows.dtype != DType::kBF16 || !has_row_scale) {

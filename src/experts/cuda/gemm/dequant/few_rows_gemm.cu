@@ -8,22 +8,24 @@
 //
 // Grid: one persistent block per SM.  An item is a tile of up to 64 rows of a group times a block
 // of columns.
-// Block: four warpgroups lie side by side along the columns.  If that gives too few items, they
-// form two teams, which take every other step along k.
-// k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours
-// (a slab of 32 is the eights of four lanes), and rows are brought into that order on their way
-// from `raw` to `rows`, a pass of 256 at a time, one pass ahead.
-// Codes: each warp has a ring of kStages steps of its 16 columns.  The ring goes on from item to
-// item, so that reading never pauses; 96 KiB are under way.
+// Block: four warpgroups multiply, and lie side by side along the columns.  If that gives too few
+// items, they form two or four teams, which take turns along k and whose sums are added up in
+// order.  Four more warps fill stages.
+// k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
+// and rows are brought into that order on their way to shared memory.
+// Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from
+// item to item, so that reading never pauses.
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <limits>
 
-#include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/gemm/tensor_map.h"
 #include "moebius/device.h"
 
 namespace moebius::cuda {
@@ -35,15 +37,36 @@ template <Code kCode, typename Scale, int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     few_rows_gemm_kernel(const __grid_constant__ Args p) {
   __shared__ TileStarts starts;
-  extern __shared__ __align__(1024) uint8_t dynamic[];
-  Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+  __shared__ Barriers barriers;
+  extern __shared__ __align__(1024) uint8_t stages[];
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&shared.raw_arrived, 1);
+    ptx::prefetch_tensor_map(&p.codes);
+    for (int stage = 0; stage < p.num_stages; ++stage) {
+      ptx::mbarrier_init(&barriers.full[stage], 2);  // once for codes and once for rows
+      ptx::mbarrier_init(&barriers.empty[stage], kWarps);
+    }
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async_shared();
   }
+  if (!p.rows.settled) {
+    ptx::await_kernel_before();
+  }
   find_tiles<kThreads>(p.rows, kRows, starts);
-  Worker<kCode, Scale, kRows>(p, shared, starts).run();
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  if (warp >= kWarps) {
+    ptx::fewer_registers<kFillerRegisters>();
+    Filler<kCode, kRows> filler(p, starts, stages, barriers, warp - kWarps);
+    if (p.rows.settled) {
+      filler.prefetch();
+    }
+    ptx::await_kernel_before();
+    filler.run();
+  } else {
+    ptx::more_registers<kWorkerRegisters>();
+    ptx::await_kernel_before();
+    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes);
+    Worker<kCode, Scale, kRows>(p, starts, stages, barriers, sums).run();
+  }
 }
 
 using Kernel = void (*)(Args);
@@ -79,6 +102,24 @@ Kernel find_kernel(Code code, DType scale, int rows) {
 
 static_assert(few_rows_tile(1 << 20) == kMostRows);
 
+constexpr int kMostShift = std::countr_zero(static_cast<unsigned>(kGroups));  // of teams
+constexpr int kSharedBytes = 222 << 10;                                       // of stages and sums
+
+// Lays out teams and stages.  Returns the bytes of shared memory.
+size_t lay_out(Args& p, int rows, int team_shift) {
+  const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
+  const int k = slabs * kSlab << team_shift;  // of all teams
+  const int team_bytes = kColumns * rows * int{sizeof(float)};
+  const int sum_bytes = team_bytes - (team_bytes >> team_shift);
+  p.team_shift = team_shift;
+  p.across = (p.n + (kColumns >> team_shift) - 1) / (kColumns >> team_shift);
+  p.steps = (p.k + k - 1) / k;
+  p.others_k = k - slabs * kSlab;
+  p.stage_bytes = kCodeBytes + rows * k * int{sizeof(BFloat16)};
+  p.num_stages = std::min(kMostStages, (kSharedBytes - sum_bytes) / p.stage_bytes);
+  return static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes);
+}
+
 }  // namespace
 }  // namespace few_rows
 
@@ -88,29 +129,41 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   const DeviceGuard guard(index);
   Args p{};
   static_cast<GemmArgs&>(p) = gemm_args(gemm);
-  p.passes = (p.k + kPass - 1) / kPass;
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;
-  p.scaled_mask = kScaledAtEnd;
-  if (p.w.scale_cols > 1) {
-    p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
+  p.scales_change = p.w.scale_cols > 1;
+  if (p.scales_change) {
     const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
-    p.scaled_mask = std::min(p.w.group_cols, step) / kSlab - 1;
+    p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
+    p.scaled_mask = std::max(std::min(p.w.group_cols, step) / kSlab - 1, 0);
+    p.scaled_k = (p.scaled_mask + 1) * kSlab;
   }
+  const Tensor& codes = gemm.w->values;
+  const int64_t columns = codes.dim(0) * codes.dim(1);
+  p.codes =
+      make_tensor_map(codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
+                      {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kGroupColumns}});
   const int64_t blocks = blocks_of(gemm, 1, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
-  const auto across = [&](int columns) { return (p.n + columns - 1) / columns; };
   const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
   const int64_t expected_tiles =
       std::min(tiles, expected_rows / plan.tile_rows + gemm.rows.num_groups);
-  p.team_shift = expected_tiles * across(kColumns) < num_sms(index) ? 1 : 0;
-  p.across = across(kColumns >> p.team_shift);
+  size_t bytes = lay_out(p, plan.tile_rows, 0);
+  for (int shift = 1; shift <= kMostShift && expected_tiles * p.across < num_sms(index); ++shift) {
+    Args split = p;
+    const size_t split_bytes = lay_out(split, plan.tile_rows, shift);
+    if (split.num_stages < kFillers) {
+      break;
+    }
+    p = split;
+    bytes = split_bytes;
+  }
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows);
   assert(kernel != nullptr);
-  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), sizeof(Shared));
-  kernel<<<grid, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(p);
-  check_launch("few_rows_gemm_kernel");
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), static_cast<int64_t>(bytes));
+  launch_early("few_rows_gemm_kernel", kernel, grid, kThreads, bytes, as_stream(on.native_handle()),
+               p);
 }
 
 }  // namespace moebius::cuda

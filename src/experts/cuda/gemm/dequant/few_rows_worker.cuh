@@ -1,76 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The work of a block in the GEMM of few_rows_gemm.cu, whose head says what is where and why.
-// Longer than 500 lines: it is one class template, whose stages share registers and shared memory.
+// The warps that multiply in few_rows_gemm.cu, whose head says what is where and why.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "core/cuda/mma.cuh"
 #include "core/cuda/wgmma.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
-#include "experts/cuda/gemm/tile_walk.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda::few_rows {
-
-inline constexpr unsigned kAll = 0xffffffffu;
-inline constexpr int kWarp = 32;
-inline constexpr int kWarps = 16;
-inline constexpr int kThreads = kWarps * kWarp;
-inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
-inline constexpr int kGroups = kWarps / kGroupWarps;
-inline constexpr int kOwn = 16;  // columns of a warp
-inline constexpr int kGroupColumns = kOwn * kGroupWarps;
-inline constexpr int kColumns =
-    kGroupColumns * kGroups;          // of a block whose warpgroups are one team
-inline constexpr int kMostRows = 64;  // of a tile
-inline constexpr int kSlab = 32;      // elements of k, for two products
-inline constexpr int kPass = 256;     // elements of k
-inline constexpr int kPassSlabs = kPass / kSlab;
-inline constexpr int kStepBytes = 64;  // of a column's codes
-inline constexpr int kStages = 7;
-
-// Tiles have 64 rows x 64 of k and are swizzled as TMA does it.
-inline constexpr int kTileBytes = kMostRows * 128;
-inline constexpr int kRowsBytes = kPass / 64 * kTileBytes;
-// Why 16 bytes are added: eight rows then lie in different banks.
-inline constexpr int kRawStride = kPass * static_cast<int>(sizeof(BFloat16)) + 16;
-
-struct Place {
-  int group;
-  int column;   // first
-  int rows;     // of the tile
-  int64_t row;  // first
-};
-
-struct __align__(1024) Shared {
-  // While the sums of all warps are brought together, one of rows0 and rows1 is in use, and the
-  // sums lie in the other and `raw`.
-  uint8_t rows0[kRowsBytes];
-  uint8_t raw[kMostRows * kRawStride];
-  uint8_t rows1[kRowsBytes];
-  uint8_t codes[kStages][kWarps][kOwn * kStepBytes];
-  uint64_t raw_arrived;
-  Place places[2];  // of the item at hand and the next
-};
-inline constexpr int kSumStride =
-    (kRowsBytes + kMostRows * kRawStride) / (kMostRows * int{sizeof(float)});
-static_assert(kSumStride == kColumns + 4);  // + 4: eight columns of four pairs of rows, no conflict
-static_assert(offsetof(Shared, rows1) % 1024 == 0);
-
-inline constexpr int kScaledAtEnd = 7;  // as scaled_mask
-
-struct Args : GemmArgs {
-  int across;  // blocks of columns
-  int passes;
-  int team_shift;   // 1 << team_shift teams
-  int scale_shift;  // 1 << scale_shift columns share a scale
-  int scaled_mask;  // sums are scaled after slab s of a step if (s + 1) & scaled_mask == 0
-};
 
 // Scales by their types; uint8_t is e8m0.
 __device__ __forceinline__ float scale_value(float bits) {
@@ -88,233 +31,123 @@ __device__ __forceinline__ float scale_value(uint8_t bits) {
 
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  kRows: the most rows of a tile.
 template <Code kCode, typename Scale, int kRows>
-struct Worker {
-  static constexpr int kStepSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
-  static constexpr int kPassSteps = kPassSlabs / kStepSlabs;  // of all teams
-  static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
-  static constexpr bool kFolds = kCode == Code::kE2M1;
-  // The slabs whose products are begun together, as many as there are registers for.
-  static constexpr int kBatch = kFolds && kRows < 64 ? 2 : 1;
-  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
-  static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
+class Worker {
+ public:
+  // `sums` has room for the sums of all teams but the first.
+  __device__ Worker(
+      const Args& args, const TileStarts& starts, uint8_t* stages, Barriers& barriers, float* sums)
+      : p_(args), items_{args, starts}, stages_(stages), barriers_(barriers), team_sums_(sums) {
+    by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
+    const int side_by_side = kGroups >> p_.team_shift;
+    team_ = group_ / side_by_side;
+    beside_ = group_ % side_by_side;
+    warp_column_ = beside_ * kGroupColumns + warp_ % kGroupWarps * kOwn;
+    // The lane's words are 16 bytes of column quad_, or what ldmatrix makes of those of lane % 8.
+    const int own = warp_ % kGroupWarps * kOwn + (S::kByChunks ? quad_ : lane_ % 8);
+    const int chunk = (S::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
+    codes_offset_ = group_ * kBoxBytes + own * kStepBytes + chunk * 16;
+  }
 
+  __device__ void run() {
+    const int num_items = items_.num();
+    for (int item = static_cast<int>(blockIdx.x); item < num_items;
+         item += static_cast<int>(gridDim.x)) {
+      run_item(items_.find(item));
+    }
+  }
+
+ private:
+  using S = Step<kCode, kRows>;
   using Sums = float[kRows / 2];
+  static constexpr bool kFolds = S::kByChunks;  // scales go into the elements
+  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
+  static constexpr int kFactors = kIsPair ? 2 : 1;  // of a column and step
+  static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
+  // While a slab is multiplied the next one is decoded, into the other half of the registers.
+  static_assert(S::kSlabs % 2 == 0);
 
-  const Args& p;
-  Shared& shared;
-  const TileStarts& starts;
-  int num_items;
-
-  int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
-  int quad = lane / 4;  // its columns are quad and quad + 8 of the warp's
-  int part = lane % 4;  // which eight of every slab it has
-  int team;
-  int warp_column;
-
-  // The codes that have not yet been asked for.
-  int ahead_item;
-  int ahead_steps;    // of the item; 0: there are no more
-  int ahead_columns;  // from the lane's first on
-  int ahead_bytes;    // of a column, from the lane's chunk on
-  const uint8_t* ahead_from;
-
-  int slot = 0;
-  int live = 0;  // which of `rows` is in use
-
-  // The scales of the next step, as they lie in memory.
-  int first_scale[2];
-  Scale next_scale[2];
-  uint8_t next_zero[2];
-  // Those of this step: factors of sums, and what decode_pairs() takes.
-  float scale[2];
-  uint32_t by[2];
-
-  __device__ Worker(const Args& args, Shared& memory, const TileStarts& tiles)
-      : p(args), shared(memory), starts(tiles) {
-    num_items = starts.before[p.rows.num_groups] * p.across;
-    by[0] = by[1] = zeros(p.w.default_zero_point);
-    const int group = warp / kGroupWarps;
-    const int side_by_side = kGroups >> p.team_shift;
-    team = group / side_by_side;
-    warp_column = group % side_by_side * kGroupColumns + warp % kGroupWarps * kOwn;
+  __device__ __forceinline__ int column_of(const Place& place, int i) const {
+    return place.column + warp_column_ + quad_ + 8 * i;
   }
 
-  __device__ int num_steps() const { return p.passes * (kPassSteps >> p.team_shift); }
-  __device__ int column_of(const Place& place, int i) const {
-    return min(place.column + warp_column + quad + 8 * i, p.n - 1);
-  }
-
-  __device__ Place find(int item) const {
-    const TilePlace tile = find_tile(p.rows, starts, item / p.across, kRows);
-    const int rows = static_cast<int>(min(tile.end - tile.begin, int64_t{kRows}));
-    return {tile.group, item % p.across * (kColumns >> p.team_shift), rows, tile.begin};
-  }
-
-  // The functions that follow bring codes.
-
-  __device__ __forceinline__ void start_ahead(int item) {
-    ahead_item = item;
-    ahead_steps = 0;
-    if (item < num_items) {
-      const Place place = find(item);
-      const int n = place.column + warp_column + quad;
-      const int first = team * kStepBytes + part * 16;
-      ahead_steps = num_steps();
-      ahead_columns = p.n - n;
-      ahead_bytes = static_cast<int>(p.w.row_bytes) - first;
-      ahead_from = p.w.values + (int64_t{place.group} * p.n + n) * p.w.row_bytes + first;
-    }
-  }
-
-  // The offset of a lane's chunk of a column in a slot.  Chunks are swizzled so that neither words
-  // nor pairs of words of eight columns collide.
-  __device__ int chunk_place(int chunk, int i) const {
-    const int swizzle = (quad >> 1 & 1) << 1 | quad >> 2;
-    return (quad + 8 * i) * kStepBytes + ((chunk ^ swizzle) << 4);
-  }
-
-  // Requests the next step of the ring; where there are no codes it becomes zeros.
-  __device__ __forceinline__ void request(int to) {
-    if (ahead_steps > 0) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ptx::copy_async_16_ahead(shared.codes[to][warp] + chunk_place(part, i),
-                                 ahead_from + 8 * i * p.w.row_bytes,
-                                 ahead_bytes > 0 && ahead_columns > 8 * i);
-      }
-      const int step_bytes = kStepBytes << p.team_shift;
-      ahead_from += step_bytes;
-      ahead_bytes -= step_bytes;
-      if (--ahead_steps == 0) {
-        start_ahead(ahead_item + static_cast<int>(gridDim.x));
-      }
-    }
-    ptx::copy_async_commit();
-  }
-
-  // The functions that follow bring rows.
-
-  // Requests the rows of a pass; called by all warps.
-  __device__ __forceinline__ void request_rows(const Place& place, int pass) const {
-    const int rows = place.rows;
-    const int columns = min(kPass, p.k - pass * kPass);
-    const auto bytes = static_cast<uint32_t>(columns) * uint32_t{sizeof(BFloat16)};
-    const auto* from =
-        reinterpret_cast<const BFloat16*>(p.a.values) + (place.row + warp) * p.k + pass * kPass;
-    uint8_t* to = shared.raw + warp * kRawStride;
-    if (ptx::elect_one()) {
-      if (warp == 0) {
-        ptx::mbarrier_arrive_expect_tx(&shared.raw_arrived, bytes * static_cast<uint32_t>(rows));
-      }
-#pragma unroll 1
-      for (int row = warp; row < rows; row += kWarps) {
-        ptx::bulk_load(to, from, bytes, &shared.raw_arrived);
-        from += kWarps * p.k;
-        to += kWarps * kRawStride;
-      }
-    }
-    __syncwarp();
-  }
-
-  // Brings requested rows into their order, with zeros behind them.  Passes alternate between both
-  // values of `to`, and so do the phases of raw_arrived.  A thread has a slab of a row.
-  __device__ __forceinline__ void spread_rows(const Place& place, int pass, int to) {
-    ptx::mbarrier_wait_parity(&shared.raw_arrived, static_cast<uint32_t>(to));
-    const int row = warp / 2 * 8 + lane % 8;
-    const int slab = warp % 2 * 4 + lane / 8;
-    if (row < kRows) {
-      uint4 eights[4] = {};
-      if (row < place.rows && pass * kPass + slab * kSlab < p.k) {
-        const uint8_t* raw = shared.raw + row * kRawStride + slab * kSlab * int{sizeof(BFloat16)};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          eights[i] = in_order_of<kCode>(reinterpret_cast<const uint4*>(raw)[i]);
-        }
-      }
-      uint8_t* tile = rows(to) + slab / 2 * kTileBytes + row * 128;
-      const auto store = [&](int i, const uint4& pairs) {
-        *reinterpret_cast<uint4*>(tile + (((slab % 2 * 4 + i) ^ (row % 8)) << 4)) = pairs;
-      };
-      store(0, make_uint4(eights[0].x, eights[1].x, eights[2].x, eights[3].x));
-      store(1, make_uint4(eights[0].y, eights[1].y, eights[2].y, eights[3].y));
-      store(2, make_uint4(eights[0].z, eights[1].z, eights[2].z, eights[3].z));
-      store(3, make_uint4(eights[0].w, eights[1].w, eights[2].w, eights[3].w));
-    }
-    ptx::fence_proxy_async_shared();  // for what wgmma reads, and what copies overwrite
-  }
-  __device__ uint8_t* rows(int which) const {
-    return which == 0 ? shared.rows0 : shared.rows1;
-  }
-
-  // The functions that follow bring scales.  A quad shares its columns, and each of its lanes
-  // fetches the scales of one slab of a step.
+  // The functions that follow bring scales: those of both columns of a lane.
 
   __device__ __forceinline__ void start_scales(const Place& place) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      first_scale[i] = static_cast<int>(scale_row(p.w, place.group, column_of(place, i)));
+      const int n = min(column_of(place, i), p_.n - 1);
+      first_scale_[i] = static_cast<uint32_t>(scale_row(p_.w, place.group, n));
     }
+    scale_k_ = team_ * S::kK + (S::kByChunks ? part_ * kSlab : 0);
+    fetch_scales();
   }
-  __device__ __forceinline__ void fetch_scales(int step) {
-    const int k = ((step << p.team_shift) + team) * kStepSlabs * kSlab + part % kStepSlabs * kSlab;
-    const int at = min(k >> p.scale_shift, p.w.scale_cols - 1);
-    const auto* from = static_cast<const Scale*>(p.w.scale);
+  __device__ __forceinline__ void fetch_scales() {
+    const auto at = static_cast<uint32_t>(min(scale_k_ >> p_.scale_shift, p_.w.scale_cols - 1));
+    const auto* from = static_cast<const Scale*>(p_.w.scale);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int index = first_scale[i] + at;
-      next_scale[i] = from[std::is_same_v<Scale, uint16_t> ? index / 2 : index];
-      if (kHasZeros && p.w.zero_point != nullptr) {
-        next_zero[i] = p.w.zero_point[index];
+      const uint32_t index = first_scale_[i] + at;
+      next_scale_[i] = from[kIsPair ? index / 2 : index];
+      if (kHasZeros && p_.w.zero_point != nullptr) {
+        next_zero_[i] = p_.w.zero_point[index];
       }
     }
   }
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
     return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
   }
-  // Makes the fetched scales those of this step.  Returns whether they are large.
+  // Makes the fetched scales those of what is decoded next.  Returns whether they are large.
   __device__ __forceinline__ bool take_scales() {
     bool is_large = false;
     if constexpr (kMayBeLarge) {
-      is_large = __any_sync(kAll, max(next_scale[0], next_scale[1]) > kLargestE8m0);
+      is_large = __any_sync(kAll, max(next_scale_[0], next_scale_[1]) > kLargestE8m0);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (kMayBeLarge) {
-        by[i] = is_large ? unfolded_e8m0(next_scale[i]) : folded_e8m0(next_scale[i]);
+        by_[i][0] = is_large ? unfolded_e8m0(next_scale_[i]) : folded_e8m0(next_scale_[i]);
       } else if constexpr (kFolds) {
-        by[i] = folded_e4m3(next_scale[i]);
+        const uint32_t both = folded_e4m3(next_scale_[i]);
+        by_[i][0] = __byte_perm(both, 0, 0x1010);
+        by_[i][1] = __byte_perm(both, 0, 0x3232);
       } else {
-        scale[i] = scale_value(next_scale[i]);
+        scale_[i] = scale_value(next_scale_[i]);
       }
-      if (kHasZeros && p.w.zero_point != nullptr) {
-        by[i] = zeros(static_cast<float>(next_zero[i]) - p.w.zero_point_offset);
+      if (kHasZeros && p_.w.zero_point != nullptr) {
+        by_[i][0] = zeros(static_cast<float>(next_zero_[i]) - p_.w.zero_point_offset);
       }
     }
     return is_large;
   }
-  __device__ __forceinline__ uint32_t by_of(int slab, int i) const {
-    uint32_t out = by[i];
-    if constexpr (kFolds || kHasZeros) {
-      out = __shfl_sync(kAll, out, lane - part + slab);
-    }
-    if constexpr (std::is_same_v<Scale, uint16_t>) {  // two scales of 16 elements of k each
-      out = __byte_perm(out, 0, part < 2 ? 0x1010 : 0x3232);
-    }
-    return out;
-  }
-
   // The functions that follow multiply.
 
-  // Decodes a slab's elements as wgmma takes them, for two products.
+  using Words = uint32_t[2][4];     // of a step, for both columns
+  using Elements = uint32_t[2][4];  // of a slab, for two products
+
+  __device__ __forceinline__ void load_words(const uint8_t* stage, Words& words) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint8_t* from = stage + codes_offset_ + i * 8 * kStepBytes;
+      if constexpr (S::kByChunks) {
+        const auto chunk = *reinterpret_cast<const uint4*>(from);
+        words[i][0] = chunk.x;
+        words[i][1] = chunk.y;
+        words[i][2] = chunk.z;
+        words[i][3] = chunk.w;
+      } else {
+        ptx::ldmatrix_x4(words[i], from);
+      }
+    }
+  }
+
   template <bool kIsLarge>
-  __device__ __forceinline__ void decode(const uint32_t (&words)[2][kStepSlabs][kWords],
-                                         int slab,
-                                         uint32_t (&elements)[2][4]) const {
+  __device__ __forceinline__ void decode(const Words& words, int slab, Elements& elements) const {
     uint32_t pairs[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      decode_pairs<kCode, kIsLarge>(words[i][slab], by_of(slab, i), pairs[i]);
+      decode_pairs<kCode, kIsLarge>(words[i] + slab * S::kWords,
+                                    by_[i][slab * kFactors / S::kSlabs], pairs[i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -325,141 +158,128 @@ struct Worker {
     }
   }
 
-  // The branch is here and not around wgmma, which all warps of a warpgroup must take together.
-  __device__ __forceinline__ void decode_batch(const uint32_t (&words)[2][kStepSlabs][kWords],
-                                               int first,
-                                               bool is_large,
-                                               uint32_t (&elements)[kBatch][2][4]) const {
-    if (kMayBeLarge && is_large) {
+  // Adds sums * scales to totals.
+  __device__ __forceinline__ static void add_scaled(const float (&scale)[2],
+                                                    const Sums& sums,
+                                                    Sums& totals) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        decode<true>(words, first + i, elements[i]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        decode<false>(words, first + i, elements[i]);
-      }
+    for (int j = 0; j < kRows / 2; ++j) {
+      totals[j] = __fmaf_rn(sums[j], scale[j / 2 % 2], totals[j]);
     }
   }
 
-  // Adds sums * the slab's scales to totals.
-  __device__ __forceinline__ void add_scaled(int slab, Sums& sums, Sums& totals) const {
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_pin(sums);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float by = __shfl_sync(kAll, scale[i], lane - part + slab);
-#pragma unroll
-      for (int j = i * 2; j < kRows / 2; j += 4) {
-        totals[j] = __fmaf_rn(sums[j], by, totals[j]);
-        totals[j + 1] = __fmaf_rn(sums[j + 1], by, totals[j + 1]);
-      }
+  // Says that the stage behind has been read.
+  __device__ __forceinline__ void release() {
+    if (ptx::elect_one()) {
+      ptx::mbarrier_arrive(held_);  // pairs with Filler::fill
     }
-  }
-
-  // Multiplies one step.  `rows`: the rows of its first slab, as wgmma_descriptor() takes them.
-  __device__ __forceinline__ void multiply_step(
-      uint32_t rows, bool is_large, bool& accumulates, Sums& sums, Sums& totals) {
-    ptx::copy_async_wait<kStages - 2>();
     __syncwarp();
-    uint32_t words[2][kStepSlabs][kWords];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int slab = 0; slab < kStepSlabs; ++slab) {
-        const uint8_t* codes = shared.codes[slot][warp];
-        if constexpr (kWords == 1) {
-          words[i][slab][0] =
-              *reinterpret_cast<const uint32_t*>(codes + chunk_place(slab, i) + part * 4);
-        } else {
-          const auto pair = *reinterpret_cast<const uint2*>(
-              codes + chunk_place(2 * slab + part / 2, i) + part % 2 * 8);
-          words[i][slab][0] = pair.x;
-          words[i][slab][1] = pair.y;
-        }
-      }
-    }
-    request(slot == 0 ? kStages - 1 : slot - 1);  // into the slot that the whole warp has read
-    slot = slot + 1 == kStages ? 0 : slot + 1;
+  }
 
-    uint32_t elements[2][kBatch][2][4];
-    decode_batch(words, 0, is_large, elements[0]);
+  __device__ __forceinline__ void run_item(const Place& place) {
+    Sums sums = {};
+    Sums totals = {};
+    bool accumulates = false;
+    uint32_t elements[2][2][4];
+    scale_[0] = scale_[1] = 0.0f;  // of the sums so far
+    start_scales(place);
+    if (!kFolds && !p_.scales_change) {
+      take_scales();
+    }
+#pragma unroll 1
+    for (int step = 0; step < p_.steps; ++step) {
+      const uint8_t* stage = stages_ + ring_.slot * p_.stage_bytes;
+      const uint32_t rows = ptx::wgmma_descriptor_low(
+          ptx::shared_address(stage) + static_cast<uint32_t>(kCodeBytes + team_ * S::kRowBytes));
+      bool is_large = false;
+      if constexpr (kFolds) {
+        // Why a second condition, which never holds: without a branch at each slab, ptxas moves
+        // code across the fence and then runs nvfp4's products one after the other (C7513).
+        is_large = take_scales() || p_.steps < 0;
+        scale_k_ += S::kK << p_.team_shift;
+        fetch_scales();
+      }
+      // pairs with Filler::fill: codes and rows are there.
+      ptx::mbarrier_wait_parity(&barriers_.full[ring_.slot], ring_.parity);
+      Words words;
+      load_words(stage, words);
 #pragma unroll
-    for (int first = 0; first < kStepSlabs; first += kBatch) {
-      ptx::wgmma_pin(sums);
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int slab = first + i;
-        const uint32_t low = rows + slab / 2 * (kTileBytes / 16) + slab % 2 * 4;
-        const auto& own = elements[first / kBatch % 2][i];
+      for (int slab = 0; slab < S::kSlabs; ++slab) {
+        Elements& own = elements[slab % 2];
+        const float scale[2] = {scale_[0], scale_[1]};
+        const bool ends_sums = !kFolds && p_.scales_change && (slab & p_.scaled_mask) == 0;
+        if (ends_sums) {
+          take_scales();
+          const bool ends_step = slab + p_.scaled_mask + 1 >= S::kSlabs;
+          scale_k_ += p_.scaled_k + (ends_step ? p_.others_k : 0);
+          fetch_scales();
+        }
+        // The branch is here and not around wgmma, which all warps of a warpgroup take together.
+        if (kFolds && is_large) {
+          decode<true>(words, slab, own);
+        } else {
+          decode<false>(words, slab, own);
+        }
+        if (ends_sums) {
+          ptx::wgmma_wait<0>();
+          ptx::wgmma_pin(sums);
+          add_scaled(scale, sums, totals);
+          accumulates = false;
+        }
+        ptx::wgmma_pin(sums);
+        ptx::wgmma_fence();
+        const uint32_t low =
+            rows + static_cast<uint32_t>(slab / 2 * (S::kTileBytes / 16) + slab % 2 * 4);
         ptx::Wgmma<kRows>::bf16(sums, own[0], ptx::wgmma_descriptor(low), accumulates);
         ptx::Wgmma<kRows>::bf16(sums, own[1], ptx::wgmma_descriptor(low + 2), true);
         accumulates = true;
-      }
-      ptx::wgmma_commit();
-      if constexpr (!kFolds) {
-        static_assert(kBatch == 1);
-        if (((first + 1) & p.scaled_mask) == 0) {
-          add_scaled(first, sums, totals);
-          accumulates = false;
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (slab == 0 && step > 0) {
+          release();  // the products of the step before are complete
         }
       }
-      ptx::wgmma_wait<1>();
-      if (first + kBatch < kStepSlabs) {
-        decode_batch(words, first + kBatch, is_large, elements[(first / kBatch + 1) % 2]);
-      }
+      held_ = &barriers_.empty[ring_.slot];
+      ring_.advance(1, p_.num_stages);
+    }
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_pin(sums);
+    release();
+    if constexpr (kFolds) {
+      finish(place, sums);
+    } else {
+      add_scaled(scale_, sums, totals);
+      finish(place, totals);
     }
   }
 
-  __device__ __forceinline__ void run_item(int item_parity, bool has_next) {
-    const Place& place = shared.places[item_parity];
-    const Place& next = shared.places[item_parity ^ 1];
-    Sums sums;
-    Sums totals = {};
-    bool accumulates = false;
-    const int pass_steps = kPassSteps >> p.team_shift;
-    int step = 0;
-#pragma unroll 1
-    for (int pass = 0; pass < p.passes; ++pass) {
-      const bool is_last = pass + 1 == p.passes;
-      const bool has_rows = !is_last || has_next;
-      const Place& ahead = is_last ? next : place;
-      const int ahead_pass = is_last ? 0 : pass + 1;
-      const uint32_t live_rows = ptx::wgmma_descriptor_low(ptx::shared_address(rows(live)));
-      if (has_rows) {
-        request_rows(ahead, ahead_pass);
+  // The functions that follow store.
+
+  // Adds up the sums of the teams, in their order, in the first team.
+  __device__ __forceinline__ void add_teams(Sums& sums) const {
+    constexpr int kBarrier = 1;
+    constexpr int kGroupThreads = kGroupWarps * kWarp;
+    const int side_by_side = kGroups >> p_.team_shift;
+    float* own = team_sums_ + threadIdx.x % kGroupThreads;
+    const auto at = [&](int team, int j) -> float& {
+      return own[(((team - 1) * side_by_side + beside_) * (kRows / 2) + j) * kGroupThreads];
+    };
+    ptx::barrier_sync<kWarps * kWarp>(kBarrier);  // those of the item before have been read
+    if (team_ > 0) {
+#pragma unroll
+      for (int j = 0; j < kRows / 2; ++j) {
+        at(team_, j) = sums[j];
       }
-#pragma unroll 1
-      for (int i = 0; i < pass_steps; ++i) {
-        const bool is_large = take_scales();
-        ++step;
-        if (step < num_steps()) {
-          fetch_scales(step);
-        } else if (has_next) {
-          start_scales(next);
-          fetch_scales(0);
-        }
-        const auto slab = static_cast<uint32_t>(((i << p.team_shift) + team) * kStepSlabs);
-        const uint32_t at = live_rows + slab / 2 * (kTileBytes / 16);
-        multiply_step(at, is_large, accumulates, sums, totals);
-      }
-      ptx::wgmma_wait<0>();
-      ptx::wgmma_pin(sums);
-      if (has_rows) {
-        spread_rows(ahead, ahead_pass, live ^ 1);
-      }
-      live ^= 1;
-      __syncthreads();
     }
-    if constexpr (!kFolds) {
-      if (p.scaled_mask == kScaledAtEnd) {
-        add_scaled(0, sums, totals);
+    ptx::barrier_sync<kWarps * kWarp>(kBarrier);
+    if (team_ == 0) {
+#pragma unroll 1
+      for (int team = 1; team < 1 << p_.team_shift; ++team) {
+#pragma unroll
+        for (int j = 0; j < kRows / 2; ++j) {
+          sums[j] += at(team, j);
+        }
       }
-      store(place, totals);
-    } else {
-      store(place, sums);
     }
   }
 
@@ -467,95 +287,120 @@ struct Worker {
     float factor = 1.0f;
     if constexpr (kFolds) {
       factor = kColumnFactor;
-      if (std::is_same_v<Scale, uint16_t>) {
-        factor *= global_factor(p.w, place.group, n);
+      if (kIsPair) {
+        factor *= global_factor(p_.w, place.group, n);
       }
     }
     return factor;
   }
 
-  __device__ __forceinline__ void store(Place place, const Sums& sums) {
-    auto* all = reinterpret_cast<float*>(live == 0 ? shared.raw : shared.rows0);
-    const int stride = kSumStride >> p.team_shift;
-    float* own = all + team * kMostRows * stride + warp_column + quad;
+  __device__ __forceinline__ float row_factor(const Place& place, int row) const {
+    if (p_.a.scales == RowScales::kNone) {
+      return 1.0f;
+    }
+    const int64_t at = p_.a.scales == RowScales::kPerRow     ? (place.row + row) * p_.a.num_blocks
+                       : p_.a.scales == RowScales::kPerGroup ? place.group
+                                                             : 0;
+    return p_.a.divides ? 1.0f / p_.a.scale[at] : p_.a.scale[at];
+  }
+
+  __device__ __forceinline__ void finish(const Place& place, Sums& sums) const {
+    if (p_.team_shift > 0) {
+      add_teams(sums);
+      if (team_ > 0) {
+        return;
+      }
+    }
+    float factor[2];
+    float bias[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int n = min(column_of(place, i), p_.n - 1);
+      factor[i] = column_factor(place, n);
+      bias[i] = p_.bias != nullptr ? p_.bias[int64_t{place.group} * p_.n + n] : 0.0f;
+    }
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
-      own[(j / 4 * 8 + part * 2 + j % 2) * stride + j / 2 % 2 * 8] = sums[j];
+      const int row = j / 4 * 8 + part_ * 2 + j % 2;
+      const float by_row = row < place.rows ? row_factor(place, row) : 1.0f;
+      sums[j] = sums[j] * factor[j / 2 % 2] * by_row + bias[j / 2 % 2];
     }
-    __syncthreads();
-    const int pairs = (kColumns >> p.team_shift) / 2;
-    const int column = static_cast<int>(threadIdx.x) % pairs * 2;
-    const int n = place.column + column;
-    if (n < p.n) {
-      const bool has_second = n + 1 < p.n;
-      const float2 factor = {column_factor(place, n),
-                             has_second ? column_factor(place, n + 1) : 0.0f};
-      float2 bias = {0.0f, 0.0f};
-      if (p.bias != nullptr) {
-        const float* from = p.bias + int64_t{place.group} * p.n + n;
-        bias = {from[0], has_second ? from[1] : 0.0f};
-      }
-      for (int row = static_cast<int>(threadIdx.x) / pairs; row < place.rows;
-           row += kThreads / pairs) {
-        const float* from = all + row * stride + column;
-        float2 v = *reinterpret_cast<const float2*>(from);
-        if (p.team_shift > 0) {
-          const float2 other = *reinterpret_cast<const float2*>(from + kMostRows * stride);
-          v = {v.x + other.x, v.y + other.y};
-        }
-        const int64_t out_row = place.row + row;
-        const float of_row = row_scale(p.a, out_row, place.group, 0);
-        const float by_row = p.a.divides ? 1.0f / of_row : of_row;
-        v = {v.x * factor.x * by_row + bias.x, v.y * factor.y * by_row + bias.y};
-        const int64_t at = out_row * p.n + n;
-        if (p.n % 2 == 0) {
-          store_pair(p.out, p.out_dtype, at, v);
+    if (p_.out_dtype == DType::kF32 || p_.n % 2 != 0) {
+      store_elements(place, sums);
+    } else if (p_.out_dtype == DType::kBF16) {
+      store_pairs<BFloat16>(place, sums);
+    } else {
+      store_pairs<Float16>(place, sums);
+    }
+  }
+
+  __device__ __forceinline__ void store_elements(const Place& place, const Sums& sums) const {
+#pragma unroll
+    for (int j = 0; j < kRows / 2; ++j) {
+      const int row = j / 4 * 8 + part_ * 2 + j % 2;
+      const int n = column_of(place, j / 2 % 2);
+      if (row < place.rows && n < p_.n) {
+        const int64_t at = (place.row + row) * p_.n + n;
+        if (p_.out_dtype == DType::kF32) {
+          static_cast<float*>(p_.out)[at] = sums[j];
+        } else if (p_.out_dtype == DType::kBF16) {
+          store1(static_cast<BFloat16*>(p_.out) + at, sums[j]);
         } else {
-          quant::device::store_element(p.out, p.out_dtype, at, v.x);
-          if (has_second) {
-            quant::device::store_element(p.out, p.out_dtype, at + 1, v.y);
+          store1(static_cast<Float16*>(p_.out) + at, sums[j]);
+        }
+      }
+    }
+  }
+
+  // Stores two neighbours at a time: of every 8 x 8, a lane has two rows of a column, and gets two
+  // columns of a row.
+  template <typename T>
+  __device__ __forceinline__ void store_pairs(const Place& place, const Sums& sums) const {
+    const int n = place.column + warp_column_ + part_ * 2;
+    T* to = static_cast<T*>(p_.out) + (place.row + quad_) * p_.n + n;
+#pragma unroll
+    for (int first = 0; first < kRows; first += 8) {
+      if (first < place.rows) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float* own = sums + first / 2 + i * 2;
+          const uint32_t pair = ptx::transpose_8x8(narrow_pair(T{}, own[0], own[1]));
+          if (first + quad_ < place.rows && n + i * 8 < p_.n) {
+            *reinterpret_cast<uint32_t*>(to + i * 8) = pair;
           }
         }
       }
-    }
-    ptx::fence_proxy_async_shared();  // before copies into `raw`
-    __syncthreads();
-  }
-
-  // Notes for all threads where an item is; visible after the next barrier.
-  __device__ __forceinline__ void note_place(int item, int which) {
-    if (threadIdx.x == 0 && item < num_items) {
-      shared.places[which] = find(item);
+      to += 8 * int64_t{p_.n};
     }
   }
 
-  __device__ void run() {
-    int item = static_cast<int>(blockIdx.x);
-    if (item >= num_items) {
-      return;
-    }
-    start_ahead(item);
-    for (int i = 0; i < kStages - 1; ++i) {
-      request(i);
-    }
-    const int step = static_cast<int>(gridDim.x);
-    int parity = 0;
-    note_place(item, 0);
-    note_place(item + step, 1);
-    __syncthreads();
-    start_scales(shared.places[0]);
-    fetch_scales(0);
-    request_rows(shared.places[0], 0);
-    spread_rows(shared.places[0], 0, live);
-    __syncthreads();
-    for (; item < num_items; item += step) {
-      const bool has_next = item + step < num_items;
-      run_item(parity, has_next);
-      note_place(item + 2 * step, parity);
-      __syncthreads();
-      parity ^= 1;
-    }
-  }
+  const Args& p_;
+  Items<kRows> items_;
+  uint8_t* stages_;
+  Barriers& barriers_;
+  float* team_sums_;
+
+  int lane_ = static_cast<int>(threadIdx.x) % kWarp;
+  int warp_ = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  int group_ = warp_ / kGroupWarps;
+  int quad_ = lane_ / 4;  // its columns are quad_ and quad_ + 8 of the warp's
+  int part_ = lane_ % 4;  // which eight of every slab it has
+  int team_;
+  int beside_;  // the place of the warpgroup in its team
+  int warp_column_;
+  int codes_offset_;  // in a stage
+
+  Ring ring_;
+  uint64_t* held_ = nullptr;  // the barrier of the stage before
+
+  // The scales to come, as they lie in memory.
+  int scale_k_;              // where they begin
+  uint32_t first_scale_[2];  // of the item's columns
+  Scale next_scale_[2];
+  uint8_t next_zero_[2];
+  // Those in use: factors of sums, and what decode_pairs() takes.
+  float scale_[2];
+  uint32_t by_[2][kFactors];
 };
 
 }  // namespace moebius::cuda::few_rows

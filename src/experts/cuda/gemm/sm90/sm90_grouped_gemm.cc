@@ -1,6 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include <cudaTypedefs.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "core/cuda/runtime.h"
 #include "experts/cuda/gemm/grouped_gemm.h"
 #include "experts/cuda/gemm/sm90/launch.h"
+#include "experts/cuda/gemm/tensor_map.h"
 #include "experts/int8_depth.h"
 
 namespace moebius::cuda {
@@ -25,58 +25,16 @@ constexpr int kMajor = 9;      // the architecture of the kernels
 constexpr int kMultiple = 64;  // N and K are multiples of it
 constexpr uintptr_t kAlignment = 16;
 
-// A function of the driver.  Why it is found by name: a program that links libcuda does not start
-// on a machine without it.
-PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
-  static const auto function = [] {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
-                                                cudaEnableDefault, &result),
-               "cudaGetDriverEntryPointByVersion");
-    if (result != cudaDriverEntryPointSuccess) {
-      throw Unsupported("the driver has no cuTensorMapEncodeTiled");
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
-  }();
-  return function;
+int block_elements(const Tensor& tensor) {
+  return sm90::kBlockBytes * 8 / static_cast<int>(bits(tensor.dtype()));
 }
-
-struct MapDim {
-  int64_t size;
-  int64_t stride;  // in elements
-  int box;
-};
 
 // `dims` has the innermost dimension first, whose box is kBlockBytes wide.
 CUtensorMap make_map(const Tensor& tensor, const std::vector<MapDim>& dims) {
-  const auto element = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
-  cuuint64_t sizes[5];
-  cuuint64_t strides[5];
-  cuuint32_t box[5];
-  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  for (size_t i = 0; i < dims.size(); ++i) {
-    sizes[i] = static_cast<cuuint64_t>(dims[i].size);
-    strides[i] = static_cast<cuuint64_t>(dims[i].stride) * element;
-    box[i] = static_cast<cuuint32_t>(dims[i].box);
-  }
-  CUtensorMap map;
-  const CUresult result =
-      encode_function()(&map,
-                        tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                       : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                        static_cast<cuuint32_t>(dims.size()), tensor.raw(), sizes, strides + 1, box,
-                        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {}: error {}", to_string(tensor.shape()),
-                                static_cast<int>(result)));
-  }
-  return map;
-}
-
-int block_elements(const Tensor& tensor) {
-  return sm90::kBlockBytes * 8 / static_cast<int>(bits(tensor.dtype()));
+  return make_tensor_map(tensor.raw(),
+                         tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                         CU_TENSOR_MAP_SWIZZLE_128B, dims);
 }
 
 CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows) {

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the warps of a block of few_rows_gemm.cu share: items, stages in shared memory, and the
+// order of k in them.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/cuda/ptx.cuh"
+#include "experts/cuda/gemm/tile_walk.cuh"
+#include "experts/cuda/gemm/weight_values.h"
+
+namespace moebius::cuda::few_rows {
+
+using quant::Code;
+
+inline constexpr unsigned kAll = 0xffffffffu;
+inline constexpr int kWarp = 32;
+inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
+inline constexpr int kGroups = 4;      // warpgroups that multiply
+inline constexpr int kWarps = kGroups * kGroupWarps;
+inline constexpr int kFillers = 4;  // warps that fill stages, together one more warpgroup
+inline constexpr int kThreads = (kWarps + kFillers) * kWarp;
+// 640 threads begin with 96 registers each; what the filling warps give up, the others take.
+inline constexpr int kFillerRegisters = 64;
+inline constexpr int kWorkerRegisters = 104;
+
+inline constexpr int kOwn = 16;  // columns of a warp
+inline constexpr int kGroupColumns = kOwn * kGroupWarps;
+inline constexpr int kColumns = kGroupColumns * kGroups;  // of a block that is one team
+inline constexpr int kMostRows = 64;                      // of a tile
+inline constexpr int kSlab = 32;                          // elements of k, for two products
+inline constexpr int kMostStages = 11;
+
+// Codes of a stage: a box of 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
+inline constexpr int kStepBytes = 64;  // of a column
+inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
+inline constexpr int kCodeBytes = kGroups * kBoxBytes;
+
+// A step of a team along k, and the rows of a stage behind its codes: tiles of kRows x 64 elements
+// of k, swizzled as TMA does it for 128 bytes.
+template <Code kCode, int kRows>
+struct Step {
+  static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
+  static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
+  static constexpr int kK = kSlabs * kSlab;
+  static constexpr int kTileBytes = kRows * 128;
+  static constexpr int kRowBytes = kSlabs / 2 * kTileBytes;
+  // Each lane of a quad decodes eight codes of a slab.  By chunks, lane l has the 32 neighbours of
+  // the step that begin at 32 l, eight per slab.  They share a scale, which the lane fetches alone.
+  // Otherwise a slab is 32 neighbours, and lane l has words l of its chunks of 16 bytes.
+  static constexpr bool kByChunks = kCode == Code::kE2M1;
+};
+
+struct Args : GemmArgs {
+  CUtensorMap codes;  // [G N, bytes of K], boxes of kGroupColumns x kStepBytes
+  int across;         // blocks of columns
+  int steps;          // of each team
+  int team_shift;     // 1 << team_shift teams
+  int num_stages;     // kFillers or more, so that no filling warp gets two rounds ahead
+  int stage_bytes;
+  int scale_shift;  // 1 << scale_shift elements of k share a scale
+  // Scales change along k: sums are scaled before slab s of a step if (s & scaled_mask) == 0.
+  bool scales_change;
+  int scaled_mask;
+  int scaled_k;  // elements of k that are scaled together
+  int others_k;  // elements of k between two steps of a team
+};
+
+struct Barriers {
+  uint64_t full[kMostStages];   // codes and rows have arrived
+  uint64_t empty[kMostStages];  // all warps that multiply have read them
+};
+
+// Where the stages of a block are, one after the other.
+struct Ring {
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance(int stages, int num_stages) {
+    slot += stages;
+    while (slot >= num_stages) {
+      slot -= num_stages;
+      parity ^= 1;
+    }
+  }
+};
+
+struct Place {
+  int group;
+  int column;   // first
+  int rows;     // of the tile
+  int64_t row;  // first
+};
+
+// What all warps know of the items of the kernel.  An item is a tile of rows of a group times a
+// block of columns.
+template <int kRows>
+struct Items {
+  const Args& p;
+  const TileStarts& starts;
+
+  __device__ __forceinline__ int num() const { return starts.before[p.rows.num_groups] * p.across; }
+  __device__ __forceinline__ Place find(int item) const {
+    const TilePlace tile = find_tile(p.rows, starts, item / p.across, kRows);
+    const int rows = static_cast<int>(min(tile.end - tile.begin, int64_t{kRows}));
+    return {tile.group, item % p.across * (kColumns >> p.team_shift), rows, tile.begin};
+  }
+};
+
+}  // namespace moebius::cuda::few_rows
