@@ -44,6 +44,7 @@ const Scheme kSchemes[] = {
     {"fp8 by column", QuantFormat::kFp8, Scales::kColumn},
     {"fp8 by tensor", QuantFormat::kFp8, Scales::kTensor},
     {"fp8 by 128 x 128", QuantFormat::kFp8, Scales::kGroup, 128, 128},
+    {"fp8 by 128 x 128, e8m0", QuantFormat::kFp8, Scales::kGroup, 128, 128, DType::kE8M0},
     {"mxfp8", QuantFormat::kMxfp8, Scales::kGroup, 32, 1, DType::kE8M0},
     {"mxfp4", QuantFormat::kMxfp4, Scales::kGroup, 32, 1, DType::kE8M0},
     {"nvfp4", QuantFormat::kNvfp4, Scales::kGroup, 16, 1, DType::kF8E4M3},

@@ -46,12 +46,14 @@ __device__ __forceinline__ void copy_async_wait() {
 
 // Loads four matrices of 8 rows x 16 bytes from shared memory.  Lane l passes the address of row l
 // % 8 of matrix l / 8.
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                : "r"(address)
                : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
+  ldmatrix_x4(d, static_cast<uint32_t>(__cvta_generic_to_shared(row)));
 }
 
 // a & b | c in one instruction, even if b and c are constants.

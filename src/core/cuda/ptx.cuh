@@ -61,6 +61,10 @@ __device__ __forceinline__ int opaque(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+__device__ __forceinline__ uint32_t opaque(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // Words in shared memory.
 __device__ __forceinline__ uint32_t ld_acquire_cta(const uint32_t* p) {
@@ -166,6 +170,12 @@ __device__ __forceinline__ float ld_shared(uint32_t address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
+}
+__device__ __forceinline__ void ld_shared(uint32_t address, uint32_t (&words)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
 }
 
 // Bulk copies.  REQUIRES: addresses and bytes are multiples of 16.

@@ -71,9 +71,9 @@ __device__ __forceinline__ uint32_t folded_e4m3(uint32_t codes) {
   return narrow_pair(BFloat16{}, v.x * kFoldedFactor, v.y * kFoldedFactor);
 }
 
-// by: for kU4 and kI8 the zero point, which is subtracted (for kU4 together with 128); for kE2M1
-// the scale (kIsLarge: not folded).
-template <Code kCode, bool kIsLarge = false>
+// by: for kU4 and kI8 the zero point, which is subtracted (for kU4 together with 128); where
+// kFolds, the scale (kIsLarge: not folded).
+template <Code kCode, bool kFolds, bool kIsLarge = false>
 __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
                                              uint32_t (&pairs)[4]) {
@@ -95,9 +95,12 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       pairs[i] = e4m3_pair(words[i / 2] >> 16 * (i % 2));
+      if constexpr (kFolds) {
+        pairs[i] = product(pairs[i], by);
+      }
     }
   } else {
-    static_assert(kCode == Code::kE2M1);
+    static_assert(kCode == Code::kE2M1 && kFolds);
     const uint32_t high = words[0] >> 8;
     pairs[0] = e2m1_low_pair(words[0]);
     pairs[1] = e2m1_high_pair(words[0]);

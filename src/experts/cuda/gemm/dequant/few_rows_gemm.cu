@@ -131,12 +131,13 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   static_cast<GemmArgs&>(p) = gemm_args(gemm);
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;
-  p.scales_change = p.w.scale_cols > 1;
-  if (p.scales_change) {
+  if (p.w.scale_cols > 1) {
     const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
     p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
-    p.scaled_mask = std::max(std::min(p.w.group_cols, step) / kSlab - 1, 0);
-    p.scaled_k = (p.scaled_mask + 1) * kSlab;
+    p.scaled_k = std::max(std::min(p.w.group_cols, step), kSlab);
+    for (int k = 0; k < step; k += p.scaled_k) {
+      p.ends |= 1u << k / kSlab;
+    }
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);

@@ -63,11 +63,9 @@ struct Args : GemmArgs {
   int num_stages;     // kFillers or more, so that no filling warp gets two rounds ahead
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale
-  // Scales change along k: sums are scaled before slab s of a step if (s & scaled_mask) == 0.
-  bool scales_change;
-  int scaled_mask;
-  int scaled_k;  // elements of k that are scaled together
-  int others_k;  // elements of k between two steps of a team
+  uint32_t ends;    // bit s: sums are scaled before slab s of a step, because scales change there
+  int scaled_k;     // elements of k that are scaled together
+  int others_k;     // elements of k between two steps of a team
 };
 
 struct Barriers {
@@ -80,9 +78,10 @@ struct Ring {
   int slot = 0;
   uint32_t parity = 0;
 
+  // REQUIRES: stages <= num_stages
   __device__ __forceinline__ void advance(int stages, int num_stages) {
     slot += stages;
-    while (slot >= num_stages) {
+    if (slot >= num_stages) {
       slot -= num_stages;
       parity ^= 1;
     }

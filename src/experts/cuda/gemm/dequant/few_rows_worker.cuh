@@ -15,18 +15,28 @@
 
 namespace moebius::cuda::few_rows {
 
-// Scales by their types; uint8_t is e8m0.
-__device__ __forceinline__ float scale_value(float bits) {
-  return bits;
+// A scale as it lies in memory, and its value; uint8_t is e8m0.  Why in 32 bits: registers of fewer
+// bits cost moves, which wait for what is loaded.
+template <typename Scale>
+__device__ __forceinline__ uint32_t load_scale(const Scale* from) {
+  if constexpr (sizeof(Scale) == 4) {
+    return __float_as_uint(*from);
+  } else if constexpr (sizeof(Scale) == 2) {
+    return *reinterpret_cast<const uint16_t*>(from);
+  } else {
+    return *from;
+  }
 }
-__device__ __forceinline__ float scale_value(BFloat16 bits) {
-  return load1(&bits);
-}
-__device__ __forceinline__ float scale_value(Float16 bits) {
-  return load1(&bits);
-}
-__device__ __forceinline__ float scale_value(uint8_t bits) {
-  return e8m0_to_float(bits);
+template <typename Scale>
+__device__ __forceinline__ float scale_value(uint32_t bits) {
+  if constexpr (sizeof(Scale) == 4) {
+    return __uint_as_float(bits);
+  } else if constexpr (sizeof(Scale) == 2) {
+    const auto half = static_cast<uint16_t>(bits);
+    return load1(reinterpret_cast<const Scale*>(&half));
+  } else {
+    return e8m0_to_float(static_cast<uint8_t>(bits));
+  }
 }
 
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  kRows: the most rows of a tile.
@@ -36,7 +46,12 @@ class Worker {
   // `sums` has room for the sums of all teams but the first.
   __device__ Worker(
       const Args& args, const TileStarts& starts, uint8_t* stages, Barriers& barriers, float* sums)
-      : p_(args), items_{args, starts}, stages_(stages), barriers_(barriers), team_sums_(sums) {
+      : p_(args),
+        items_{args, starts},
+        stages_(ptx::opaque(ptx::shared_address(stages))),
+        full_(ptx::opaque(ptx::shared_address(barriers.full))),
+        empty_(ptx::opaque(ptx::shared_address(barriers.empty))),
+        team_sums_(sums) {
     by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
     const int side_by_side = kGroups >> p_.team_shift;
     team_ = group_ / side_by_side;
@@ -45,25 +60,39 @@ class Worker {
     // The lane's words are 16 bytes of column quad_, or what ldmatrix makes of those of lane % 8.
     const int own = warp_ % kGroupWarps * kOwn + (S::kByChunks ? quad_ : lane_ % 8);
     const int chunk = (S::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
-    codes_offset_ = group_ * kBoxBytes + own * kStepBytes + chunk * 16;
+    codes_ = stages_ + static_cast<uint32_t>(group_ * kBoxBytes + own * kStepBytes + chunk * 16);
   }
 
   __device__ void run() {
     const int num_items = items_.num();
-    for (int item = static_cast<int>(blockIdx.x); item < num_items;
-         item += static_cast<int>(gridDim.x)) {
-      run_item(items_.find(item));
+    int item = static_cast<int>(blockIdx.x);
+    if (item >= num_items) {
+      return;
+    }
+    start(item);
+    while (item < num_items) {
+      Sums sums = {};
+      multiply(sums);
+      const Place place = place_;
+      item += static_cast<int>(gridDim.x);
+      if (item < num_items) {
+        start(item);  // its scales come while the sums are stored
+      }
+      finish(place, sums);
     }
   }
 
  private:
   using S = Step<kCode, kRows>;
   using Sums = float[kRows / 2];
-  static constexpr bool kFolds = S::kByChunks;  // scales go into the elements
-  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
   static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
-  static constexpr int kFactors = kIsPair ? 2 : 1;  // of a column and step
-  static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
+  static constexpr bool kFolds = kIsE8m0 || kIsPair;  // scales go into the elements
+  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  // Of a column and step; a lane has one slab of four by chunks, else all slabs.
+  static constexpr int kFactors = !kFolds ? 1 : !S::kByChunks ? S::kSlabs : kIsPair ? 2 : 1;
+  static constexpr int kFetches = S::kByChunks ? 1 : kFactors;
+  static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
   // While a slab is multiplied the next one is decoded, into the other half of the registers.
   static_assert(S::kSlabs % 2 == 0);
 
@@ -73,68 +102,84 @@ class Worker {
 
   // The functions that follow bring scales: those of both columns of a lane.
 
-  __device__ __forceinline__ void start_scales(const Place& place) {
+  __device__ __forceinline__ void start(int item) {
+    place_ = items_.find(item);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int n = min(column_of(place, i), p_.n - 1);
-      first_scale_[i] = static_cast<uint32_t>(scale_row(p_.w, place.group, n));
+      const int n = min(column_of(place_, i), p_.n - 1);
+      first_scale_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, place_.group, n)));
     }
     scale_k_ = team_ * S::kK + (S::kByChunks ? part_ * kSlab : 0);
     fetch_scales();
   }
   __device__ __forceinline__ void fetch_scales() {
-    const auto at = static_cast<uint32_t>(min(scale_k_ >> p_.scale_shift, p_.w.scale_cols - 1));
     const auto* from = static_cast<const Scale*>(p_.w.scale);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t index = first_scale_[i] + at;
-      next_scale_[i] = from[kIsPair ? index / 2 : index];
-      if (kHasZeros && p_.w.zero_point != nullptr) {
-        next_zero_[i] = p_.w.zero_point[index];
+    for (int fetch = 0; fetch < kFetches; ++fetch) {
+      const int k = scale_k_ + fetch * kSlab;
+      const auto at = static_cast<uint32_t>(min(k >> p_.scale_shift, p_.w.scale_cols - 1));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t index = first_scale_[i] + at;
+        next_scale_[i][fetch] = load_scale(from + (kIsPair ? index / 2 : index));
+        if (kHasZeros && has_zeros_ != 0) {
+          next_zero_[i] = p_.w.zero_point[index];
+        }
       }
     }
   }
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
     return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
   }
-  // Makes the fetched scales those of what is decoded next.  Returns whether they are large.
-  __device__ __forceinline__ bool take_scales() {
+  // These make what has been fetched that of what is decoded next, or of the sums that begin.
+  __device__ __forceinline__ void take_zeros() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      by_[i][0] = zeros(static_cast<float>(next_zero_[i]) - p_.w.zero_point_offset);
+    }
+  }
+  __device__ __forceinline__ void take_factors() {
+    if constexpr (!kFolds) {
+      scale_[0] = scale_value<Scale>(next_scale_[0][0]);
+      scale_[1] = scale_value<Scale>(next_scale_[1][0]);
+    }
+  }
+  // Returns whether the scales are large.
+  __device__ __forceinline__ bool take_folded() {
     bool is_large = false;
     if constexpr (kMayBeLarge) {
-      is_large = __any_sync(kAll, max(next_scale_[0], next_scale_[1]) > kLargestE8m0);
+      is_large = __any_sync(kAll, max(next_scale_[0][0], next_scale_[1][0]) > kLargestE8m0);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (kMayBeLarge) {
-        by_[i][0] = is_large ? unfolded_e8m0(next_scale_[i]) : folded_e8m0(next_scale_[i]);
-      } else if constexpr (kFolds) {
-        const uint32_t both = folded_e4m3(next_scale_[i]);
+        by_[i][0] = is_large ? unfolded_e8m0(next_scale_[i][0]) : folded_e8m0(next_scale_[i][0]);
+      } else if constexpr (kIsPair) {
+        const uint32_t both = folded_e4m3(next_scale_[i][0]);
         by_[i][0] = __byte_perm(both, 0, 0x1010);
         by_[i][1] = __byte_perm(both, 0, 0x3232);
       } else {
-        scale_[i] = scale_value(next_scale_[i]);
-      }
-      if (kHasZeros && p_.w.zero_point != nullptr) {
-        by_[i][0] = zeros(static_cast<float>(next_zero_[i]) - p_.w.zero_point_offset);
+#pragma unroll
+        for (int fetch = 0; fetch < kFetches; ++fetch) {
+          by_[i][fetch] = both_halves(scale_value<Scale>(next_scale_[i][fetch]) / kColumnFactor);
+        }
       }
     }
     return is_large;
   }
+
   // The functions that follow multiply.
 
   using Words = uint32_t[2][4];     // of a step, for both columns
   using Elements = uint32_t[2][4];  // of a slab, for two products
 
-  __device__ __forceinline__ void load_words(const uint8_t* stage, Words& words) const {
+  __device__ __forceinline__ void load_words(Words& words) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint8_t* from = stage + codes_offset_ + i * 8 * kStepBytes;
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t from =
+          codes_ + static_cast<uint32_t>(ring_.slot * p_.stage_bytes) + i * 8 * kStepBytes;
       if constexpr (S::kByChunks) {
-        const auto chunk = *reinterpret_cast<const uint4*>(from);
-        words[i][0] = chunk.x;
-        words[i][1] = chunk.y;
-        words[i][2] = chunk.z;
-        words[i][3] = chunk.w;
+        ptx::ld_shared(from, words[i]);
       } else {
         ptx::ldmatrix_x4(words[i], from);
       }
@@ -146,8 +191,8 @@ class Worker {
     uint32_t pairs[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      decode_pairs<kCode, kIsLarge>(words[i] + slab * S::kWords,
-                                    by_[i][slab * kFactors / S::kSlabs], pairs[i]);
+      decode_pairs<kCode, kFolds, kIsLarge>(words[i] + slab * S::kWords,
+                                            by_[i][slab * kFactors / S::kSlabs], pairs[i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -176,43 +221,42 @@ class Worker {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void run_item(const Place& place) {
+  // Multiplies the item that has been started.
+  __device__ __forceinline__ void multiply(Sums& result) {
     Sums sums = {};
     Sums totals = {};
     bool accumulates = false;
     uint32_t elements[2][2][4];
     scale_[0] = scale_[1] = 0.0f;  // of the sums so far
-    start_scales(place);
-    if (!kFolds && !p_.scales_change) {
-      take_scales();
+    if (!kFolds && p_.ends == 0) {
+      take_factors();
+      if (kHasZeros && has_zeros_ != 0) {
+        take_zeros();
+      }
     }
 #pragma unroll 1
     for (int step = 0; step < p_.steps; ++step) {
-      const uint8_t* stage = stages_ + ring_.slot * p_.stage_bytes;
       const uint32_t rows = ptx::wgmma_descriptor_low(
-          ptx::shared_address(stage) + static_cast<uint32_t>(kCodeBytes + team_ * S::kRowBytes));
+          stages_ +
+          static_cast<uint32_t>(ring_.slot * p_.stage_bytes + kCodeBytes + team_ * S::kRowBytes));
       bool is_large = false;
       if constexpr (kFolds) {
         // Why a second condition, which never holds: without a branch at each slab, ptxas moves
         // code across the fence and then runs nvfp4's products one after the other (C7513).
-        is_large = take_scales() || p_.steps < 0;
+        is_large = take_folded() || p_.steps < 0;
         scale_k_ += S::kK << p_.team_shift;
         fetch_scales();
       }
       // pairs with Filler::fill: codes and rows are there.
-      ptx::mbarrier_wait_parity(&barriers_.full[ring_.slot], ring_.parity);
+      ptx::mbarrier_wait_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
       Words words;
-      load_words(stage, words);
+      load_words(words);
 #pragma unroll
       for (int slab = 0; slab < S::kSlabs; ++slab) {
         Elements& own = elements[slab % 2];
-        const float scale[2] = {scale_[0], scale_[1]};
-        const bool ends_sums = !kFolds && p_.scales_change && (slab & p_.scaled_mask) == 0;
-        if (ends_sums) {
-          take_scales();
-          const bool ends_step = slab + p_.scaled_mask + 1 >= S::kSlabs;
-          scale_k_ += p_.scaled_k + (ends_step ? p_.others_k : 0);
-          fetch_scales();
+        const bool ends_sums = !kFolds && (ends_ & 1 << slab) != 0;
+        if (kHasZeros && (zero_ends_ & 1 << slab) != 0) {
+          take_zeros();
         }
         // The branch is here and not around wgmma, which all warps of a warpgroup take together.
         if (kFolds && is_large) {
@@ -223,8 +267,11 @@ class Worker {
         if (ends_sums) {
           ptx::wgmma_wait<0>();
           ptx::wgmma_pin(sums);
-          add_scaled(scale, sums, totals);
+          add_scaled(scale_, sums, totals);
           accumulates = false;
+          take_factors();
+          scale_k_ += p_.scaled_k + (ends_ >> slab == 1 ? p_.others_k : 0);
+          fetch_scales();
         }
         ptx::wgmma_pin(sums);
         ptx::wgmma_fence();
@@ -239,17 +286,18 @@ class Worker {
           release();  // the products of the step before are complete
         }
       }
-      held_ = &barriers_.empty[ring_.slot];
+      held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
       ring_.advance(1, p_.num_stages);
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(sums);
     release();
-    if constexpr (kFolds) {
-      finish(place, sums);
-    } else {
+    if constexpr (!kFolds) {
       add_scaled(scale_, sums, totals);
-      finish(place, totals);
+    }
+#pragma unroll
+    for (int j = 0; j < kRows / 2; ++j) {
+      result[j] = kFolds ? sums[j] : totals[j];
     }
   }
 
@@ -287,7 +335,7 @@ class Worker {
     float factor = 1.0f;
     if constexpr (kFolds) {
       factor = kColumnFactor;
-      if (kIsPair) {
+      if constexpr (kIsPair) {
         factor *= global_factor(p_.w, place.group, n);
       }
     }
@@ -376,8 +424,10 @@ class Worker {
 
   const Args& p_;
   Items<kRows> items_;
-  uint8_t* stages_;
-  Barriers& barriers_;
+  // Shared addresses, which the compiler would else compute again and again.
+  uint32_t stages_;
+  uint32_t full_;
+  uint32_t empty_;
   float* team_sums_;
 
   int lane_ = static_cast<int>(threadIdx.x) % kWarp;
@@ -388,16 +438,20 @@ class Worker {
   int team_;
   int beside_;  // the place of the warpgroup in its team
   int warp_column_;
-  int codes_offset_;  // in a stage
+  uint32_t codes_;  // those of the lane in the first stage
 
+  Place place_;  // of the item that has been started
   Ring ring_;
-  uint64_t* held_ = nullptr;  // the barrier of the stage before
+  uint32_t held_ = 0;  // the barrier of the stage before
 
   // The scales to come, as they lie in memory.
   int scale_k_;              // where they begin
   uint32_t first_scale_[2];  // of the item's columns
-  Scale next_scale_[2];
-  uint8_t next_zero_[2];
+  uint32_t next_scale_[2][kFetches];
+  uint32_t next_zero_[2];
+  int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
+  uint32_t ends_ = ptx::opaque(p_.ends);
+  uint32_t zero_ends_ = has_zeros_ != 0 ? ends_ : 0;
   // Those in use: factors of sums, and what decode_pairs() takes.
   float scale_[2];
   uint32_t by_[2][kFactors];
