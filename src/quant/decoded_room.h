@@ -9,28 +9,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "moebius/quant_config.h"
-
 namespace moebius::quant {
 
 // The columns of a block are a multiple of this.
 inline constexpr int64_t kDecodedStep = 32;
 
 // Decoding into memory pays from this average number of rows per group on.  On an H200, layers of
-// Qwen3-30B-A3B take equally long either way with some 124 rows (int4), 146 (int8) and 176 or 177
-// (mxfp4, nvfp4, fp8); see docs/performance/gpu_experts.md.
-constexpr int64_t decoded_rows(QuantFormat weights) {
-  switch (weights) {
-    case QuantFormat::kFp8:
-    case QuantFormat::kMxfp4:
-    case QuantFormat::kNvfp4:
-      return 176;
-    case QuantFormat::kInt8:
-      return 144;
-    default:
-      return 128;
-  }
-}
+// Qwen3-30B-A3B take equally long either way with 226 (int8), 227 (nvfp4), 244 (int4) and 245 rows
+// (mxfp4); see docs/performance/gpu_experts.md.
+inline constexpr int64_t kDecodedRows = 224;
 
 constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) {
   return n * (2 * k + 4 + 4 * num_blocks);

@@ -189,7 +189,7 @@ bool is_forced_away(const GemmDesc& desc, Multiplier multiplier) {
 // kernel reads the codes as fast, or since it was asked for.
 int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   const bool has_choice = !desc.forced && refusal_of_few_rows(desc, gpu) == nullptr;
-  return has_choice ? quant::decoded_rows(*desc.weights.format) * desc.weights.num_groups : 0;
+  return has_choice ? quant::kDecodedRows * desc.weights.num_groups : 0;
 }
 
 bool can_be_decoded(const GemmDesc& desc) {
