@@ -27,6 +27,14 @@ __device__ __forceinline__ const uint64_t* return_flag(const CudaLowLatencyLayou
                  layout.return_flag_at(0, int64_t{token} * layout.topk + lane_id(), part));
 }
 
+// Whether the signal that was seen says that a row is here, in the coding that this rank expects.
+__device__ __forceinline__ bool is_row_here(const LowLatencyCombineCall& combine,
+                                            const Block& block,
+                                            uint64_t seen) {
+  return has_just_reached(signal_epoch(seen), block.epoch) &&
+         signal_value(seen) == static_cast<uint32_t>(combine.coding);
+}
+
 // The rank takes a load that waits for another, so it is left out where nobody needs it.
 template <bool kNeedsRank>
 __device__ __forceinline__ Term
@@ -44,10 +52,33 @@ find_term(const LowLatencyCombineCall& combine, const Block& block, int token, i
       term.rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
       term.contributes = !block.dead.has(term.rank);
     }
-    term.is_here = has_just_reached(signal_epoch(seen), block.epoch) &&
-                   signal_value(seen) == static_cast<uint32_t>(combine.coding);
+    term.is_here = is_row_here(combine, block, seen);
   }
   return term;
+}
+
+// One warp looks for the rows of its lanes' terms for a while.  Returns whether all are here, or
+// were awaited before.  Why it does not look for as long as it takes: sooner or later that calls a
+// function, over which registers are spilt.  Rows that come so late may be looked for anew.
+__device__ __forceinline__ bool find_rows(
+    const Args& args, const Block& block, int token, int part, const Term& term, bool has_waited) {
+  bool waits = term.contributes && !term.is_here && !has_waited;
+  const uint64_t* flag = return_flag(args.combine.call.layout, block, token, part);
+  uint32_t missing = __ballot_sync(kAllLanes, waits);
+  bool asks_for_all = false;
+#pragma unroll 1
+  for (int polls = 0; polls < kInlinePolls && missing != 0; ++polls) {
+    // Only the first row that is missing is asked for, until it comes, since many warps ask.
+    if (waits && (asks_for_all || (missing & (1u << lane_id()) - 1) == 0)) {
+      // pairs with publish_parts: the part of the row
+      waits = !is_row_here(args.combine, block, ptx::ld_acquire_sys(flag));
+    }
+    const uint32_t still = __ballot_sync(kAllLanes, waits);
+    asks_for_all = still != missing;
+    missing = still;
+  }
+  __syncwarp();  // what each lane has acquired is visible to all
+  return missing == 0;
 }
 
 // With sums per rank, the place of a token's first selection on a rank has them.
@@ -93,7 +124,7 @@ __device__ __noinline__ bool await_rows(const Args& args, const Block& block, in
 }
 
 // A block's warps sum all tokens in chunks of kChunk elements.  sum(token, chunk, has_waited)
-// returns false when rows are missing that were not awaited; it is then called again.  So no
+// returns false when rows have not come soon that were not awaited; it is then called again.  So no
 // register holds anything but the item over the call of a function.  Returns false when the kernel
 // must end.
 template <LowLatencySum kSum, int kChunk, typename Sum>

@@ -52,21 +52,18 @@ __device__ __forceinline__ bool receive_chunk(
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   const LowLatencyCombineCall& combine = args.combine;
   const CudaLowLatencyLayout& layout = combine.call.layout;
-  const Term own = find_term<kSum == LowLatencySum::kRanks>(combine, block, token,
-                                                            chunk * 32 * kPerWord / kPartElements);
-  bool contributes = own.contributes;
-  float weight = own.weight;
+  const int part = chunk * 32 * kPerWord / kPartElements;
+  Term own = find_term<kSum == LowLatencySum::kRanks>(combine, block, token, part);
   int selection = lane_id();  // the selection of term `lane`
   int num_terms = 0;
   if constexpr (kSum == LowLatencySum::kRanks) {
-    selection = order_by_rank(layout.topk, own.rank, contributes, num_terms);
-    weight = 1.0f;
+    selection = order_by_rank(layout.topk, own.rank, own.contributes, num_terms);
+    own.weight = 1.0f;
   }
-  if (__all_sync(kAllLanes, own.is_here || !contributes || has_waited) == 0) {
+  if (!find_rows(args, block, token, part, own, has_waited)) {
     return false;
   }
-  __syncwarp();  // what each lane has acquired is visible to all
-  uint32_t terms = __ballot_sync(kAllLanes, contributes);
+  uint32_t terms = __ballot_sync(kAllLanes, own.contributes);
   if constexpr (kSum == LowLatencySum::kRanks) {
     terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
   }
@@ -74,7 +71,7 @@ __device__ __forceinline__ bool receive_chunk(
   const bool is_inside = element < layout.hidden;
   const std::byte* base = block.own_bank + layout.returned_at(0, int64_t{token} * layout.topk) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  const Word sum = weighted_sum<Type, Word>(terms, weight, is_inside, [&](int term) {
+  const Word sum = weighted_sum<Type, Word>(terms, own.weight, is_inside, [&](int term) {
     const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
     return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
   });

@@ -101,12 +101,11 @@ __device__ bool receive_logfmt(
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  const Term own = find_term<false>(combine, block, token,
-                                    group * static_cast<int>(logfmt::kGroup) / kPartElements);
-  if (__all_sync(kAllLanes, own.is_here || !own.contributes || has_waited) == 0) {
+  const int part = group * static_cast<int>(logfmt::kGroup) / kPartElements;
+  const Term own = find_term<false>(combine, block, token, part);
+  if (!find_rows(args, block, token, part, own, has_waited)) {
     return false;
   }
-  __syncwarp();  // what each lane has acquired is visible to all
   float sum[kLogfmtPerLane] = {};
   const int first_byte = 5 * lane_id();
   for (uint32_t terms = __ballot_sync(kAllLanes, own.contributes); terms != 0; terms &= terms - 1) {

@@ -86,6 +86,9 @@ __device__ __forceinline__ uint8_t load_word(const uint8_t* from) {
   return *from;
 }
 
+// How often a warp looks for rows, for some 50 us, before it calls a function that waits.
+inline constexpr int kInlinePolls = 64;
+
 // What the lanes of a warp have come to: kHere only if all have, kFailed if any has.
 __device__ __forceinline__ Awaited agree(Awaited own) {
   const bool all_here = __all_sync(kAllLanes, own == Awaited::kHere) != 0;

@@ -142,73 +142,68 @@ __device__ inline bool find_num_messages(const Args& args,
   return __all_sync(kAllLanes, ok);
 }
 
-// This is what a warp has found of a message.
-struct Arrived {
-  uint32_t placed;  // lane k: the header's word of selection k, or kNotHere
-  uint32_t own;     // the first part alone: lane 0 the tag, lane 1 the token
-  Awaited got;
-};
+// A part of a message that a warp looks for, and what it has found.  The words of the header say
+// all, so they are loaded without order, before the flag of the part.
+struct SoughtPart {
+  const uint64_t* header;
+  const uint64_t* flag;
+  uint32_t epoch;
+  uint64_t placed;  // lane k: the header's word of selection k
+  uint64_t own;     // the first part alone: lane 0 the tag, lane 1 the token
+  uint64_t seen;    // the flag
 
-__device__ __noinline__ inline Arrived keep_awaiting_message(const SignalContext& signals,
-                                                             uint32_t epoch,
-                                                             int source,
-                                                             int topk,
-                                                             const uint64_t* header,
-                                                             const uint64_t* flag,
-                                                             bool is_first_part) {
-  uint64_t placed = make_signal(epoch, kNotHere);
-  uint64_t own = make_signal(epoch, 0);
-  const uint64_t start = ptx::globaltimer();
-  for (uint32_t polls = 1;; ++polls) {
-    if (lane_id() < topk) {
+  __device__ SoughtPart(const Args& args, const Block& block, int source, int slot, int part)
+      : header(word_at(block.own_bank, args.dispatch.call.layout.header_at(0, source, slot, 0))),
+        flag(word_at(block.own_bank, args.dispatch.call.layout.row_flag_at(0, source, slot, part))),
+        epoch(block.epoch) {
+    const int topk = args.dispatch.call.layout.topk;
+    const uint64_t nothing = make_signal(epoch - 1, 0);
+    placed = lane_id() < topk ? nothing : make_signal(epoch, kNotHere);
+    own = part == 0 && lane_id() < 2 ? nothing : make_signal(epoch, 0);
+    seen = nothing;
+  }
+
+  __device__ bool has_come(uint64_t word) const {
+    return has_just_reached(signal_epoch(word), epoch);
+  }
+  __device__ bool has_header() const { return has_come(placed) && has_come(own); }
+  // One warp loads the words that have not come, and returns whether all are here.
+  __device__ __forceinline__ bool look(int topk) {
+    if (!has_come(placed)) {
       placed = ptx::ld_relaxed_sys(header + lane_id());
     }
-    if (is_first_part && lane_id() < 2) {
+    if (!has_come(own)) {
       own = ptx::ld_relaxed_sys(header + topk + lane_id());
     }
-    uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
-    const auto is_here = [&](uint64_t word) { return has_just_reached(signal_epoch(word), epoch); };
-    if (__all_sync(kAllLanes, is_here(placed) && is_here(own) && is_here(seen)) != 0) {
-      return {signal_value(placed), signal_value(own), Awaited::kHere};
-    }
-    if (polls % 64 == 0) {
-      // A lane looks around for its own words, and the first lane for the flag.
-      seen = !is_here(placed) ? placed : !is_here(own) ? own : seen;
-      Awaited got = Awaited::kHere;
-      if (!is_here(placed) || !is_here(own) || (lane_id() == 0 && !is_here(seen))) {
-        got = look_around_once(signals, kOp, epoch, source, seen, start, polls);
-      }
-      got = agree(got);
-      if (got != Awaited::kHere) {
-        return {kNotHere, 0, got};
-      }
-    }
+    seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
+    return __all_sync(kAllLanes, has_header() && has_come(seen)) != 0;
   }
-}
+};
 
-// One warp awaits the header of a message and one of its parts.  The words of the header say all,
-// so they are loaded without order, before the flag of the part.
-__device__ __forceinline__ Arrived await_message(const SignalContext& signals,
-                                                 uint32_t epoch,
-                                                 int source,
-                                                 int topk,
-                                                 const uint64_t* header,
-                                                 const uint64_t* flag,
-                                                 bool is_first_part) {
-  uint64_t placed = make_signal(epoch, kNotHere);
-  uint64_t own = make_signal(epoch, 0);
-  if (lane_id() < topk) {
-    placed = ptx::ld_relaxed_sys(header + lane_id());
+// One warp awaits a part of a message that has not come soon.
+__device__ __noinline__ inline Awaited keep_awaiting_part(
+    const Args& args, const Block& block, int source, int slot, int part) {
+  const int topk = args.dispatch.call.layout.topk;
+  SoughtPart sought(args, block, source, slot, part);
+  const uint64_t start = ptx::globaltimer();
+  for (uint32_t polls = 1; !sought.look(topk); ++polls) {
+    if (polls % 64 != 0) {
+      continue;
+    }
+    // A lane looks around for its own words, and the first lane for the flag.
+    Awaited got = Awaited::kHere;
+    if (!sought.has_header() || (lane_id() == 0 && !sought.has_come(sought.seen))) {
+      const uint64_t word = !sought.has_come(sought.placed) ? sought.placed
+                            : !sought.has_come(sought.own)  ? sought.own
+                                                            : sought.seen;
+      got = look_around_once(args.signals(), kOp, block.epoch, source, word, start, polls);
+    }
+    got = agree(got);
+    if (got != Awaited::kHere) {
+      return got;
+    }
   }
-  if (is_first_part && lane_id() < 2) {
-    own = ptx::ld_relaxed_sys(header + topk + lane_id());
-  }
-  const uint64_t seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
-  const auto is_here = [&](uint64_t word) { return has_just_reached(signal_epoch(word), epoch); };
-  if (__all_sync(kAllLanes, is_here(placed) && is_here(own) && is_here(seen)) != 0) {
-    return {signal_value(placed), signal_value(own), Awaited::kHere};
-  }
-  return keep_awaiting_message(signals, epoch, source, topk, header, flag, is_first_part);
+  return Awaited::kHere;
 }
 
 // One warp copies num_bytes to several rows of `to`: lane k has the number of one if bit k of
@@ -293,39 +288,36 @@ __device__ __forceinline__ void store_scale_columns(const LowLatencyDispatchCall
   }
 }
 
-// One warp moves a part of a message to the rows of its experts.  Returns false when the kernel
-// must end.
+// One warp moves a part of a message to the rows of its experts.  Returns false when the part has
+// not come soon.
 template <typename Part>
 __device__ __forceinline__ bool receive_part(
     const Args& args, const Block& block, const Pointers& shared, int source, int slot, int part) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  const Arrived arrived =
-      await_message(args.signals(), block.epoch, source, layout.topk,
-                    word_at(block.own_bank, layout.header_at(0, source, slot, 0)),
-                    word_at(block.own_bank, layout.row_flag_at(0, source, slot, part)), part == 0);
-  if (arrived.got != Awaited::kHere) {
-    return arrived.got == Awaited::kExcluded;
+  SoughtPart sought(args, block, source, slot, part);
+#pragma unroll 1
+  for (int polls = 0; !sought.look(layout.topk); ++polls) {
+    if (polls == kInlinePolls) {
+      return false;
+    }
   }
-  // The compiler must compute the following anew, so that the warp keeps none of it while it waits.
-  source = ptx::opaque(source);
-  slot = ptx::opaque(slot);
-  part = ptx::opaque(part);
-  const auto l = static_cast<int>(pair_first(arrived.placed));
-  bool is_here = arrived.placed != kNotHere;
+  const uint32_t placed = signal_value(sought.placed);
+  const auto l = static_cast<int>(pair_first(placed));
+  bool is_here = placed != kNotHere;
   int row = 0;
   if (is_here) {
     const auto max_rows = static_cast<int>(dispatch.max_rows());
-    const int index = shared.bases()[l * layout.num_ranks + source] +
-                      static_cast<int>(pair_second(arrived.placed));
+    const int index =
+        shared.bases()[l * layout.num_ranks + source] + static_cast<int>(pair_second(placed));
     row = l * max_rows + index;
     is_here = index < max_rows;  // otherwise the source has raised the fault kNoRoom
   }
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {
-    const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, arrived.own, 0));
-    const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, arrived.own, 1));
+    const auto tag = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(sought.own), 0));
+    const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(sought.own), 1));
     if (is_here) {
       dispatch.out_tags[row] = tag;
       dispatch.out_tokens[row] = token;
@@ -395,7 +387,7 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
   most = __reduce_max_sync(kAllLanes, most);
   const int num_items = most * num_ranks * layout.num_parts;
 #pragma unroll 1
-  for (int item = receive_unit(warp_id()); item < num_items; item += num_receive_units()) {
+  for (int item = receive_unit(warp_id()); item < num_items;) {
     const int message = call.parts.quotient(item);
     const int part = item - message * layout.num_parts;
     const int slot = call.ranks.quotient(message);
@@ -403,8 +395,16 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
     source -= source >= num_ranks ? num_ranks : 0;
     if (slot < shared.num_messages()[source] &&
         !receive_part<Part>(args, block, shared, source, slot, part)) {
-      return;
+      // No register holds anything but the item over this call.
+      const Awaited got = keep_awaiting_part(args, block, source, slot, part);
+      if (got == Awaited::kFailed) {
+        return;
+      }
+      if (got == Awaited::kHere) {
+        continue;
+      }
     }
+    item += num_receive_units();
   }
 }
 
