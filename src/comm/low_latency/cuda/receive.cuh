@@ -175,7 +175,7 @@ struct SoughtPart {
     if (!has_come(own)) {
       own = ptx::ld_relaxed_sys(header + topk + lane_id());
     }
-    seen = ptx::ld_acquire_sys(flag);  // pairs with send_part: the bytes of the part
+    seen = ptx::ld_acquire_sys(flag);  // pairs with publish_part: the bytes of the part
     return __all_sync(kAllLanes, has_header() && has_come(seen)) != 0;
   }
 };

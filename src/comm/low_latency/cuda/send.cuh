@@ -183,22 +183,17 @@ __device__ inline void send_headers(const Args& args,
   });
 }
 
-// One warp sends a part, which has been loaded, to all ranks of the token.
+// One warp stores a part, which has been loaded, to all ranks of the token.
 template <int kWords, typename Part>
-__device__ void send_part(const Args& args,
-                          const Block& block,
-                          const Pointers& shared,
-                          int token,
-                          int part_index,
-                          Part& part) {
+__device__ __forceinline__ void store_part(const Args& args,
+                                           const Block& block,
+                                           const RankMaskOf<kWords>& mask,
+                                           const Slots<kWords>& slots,
+                                           int token,
+                                           int part_index,
+                                           Part& part) {
   const LowLatencyCall& call = args.dispatch.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  using Mask = RankMaskOf<kWords>;
-  const Mask mask = shared.ranks_of<kWords>(token);
-  if (mask.is_empty()) {
-    return;
-  }
-  const auto slots = Slots<kWords>::of(shared, token, mask);
   const int bank = bank_of(block.epoch);
   part.prepare(args.dispatch.cast == LowLatencyCast::kFp8Ue8m0);
   const float own_scale = part.own_scale();
@@ -221,12 +216,23 @@ __device__ void send_part(const Args& args,
                  bytes, lane_id());
     });
   }
+}
+
+// One warp publishes a part that it has stored.
+template <int kWords>
+__device__ __forceinline__ void publish_part(const Args& args,
+                                             const Block& block,
+                                             const RankMaskOf<kWords>& mask,
+                                             const Slots<kWords>& slots,
+                                             int part_index) {
+  const LowLatencyCall& call = args.dispatch.call;
   __syncwarp();
 #pragma unroll
-  for (int group = 0; group < Mask::kGroups; ++group) {
+  for (int group = 0; group < RankMaskOf<kWords>::kGroups; ++group) {
     if (mask.has(group, lane_id())) {
       publish(word_at(call.window(lane_id() + 32 * group),
-                      layout.row_flag_at(bank, call.rank(), slots.of_group[group], part_index)),
+                      call.layout.row_flag_at(bank_of(block.epoch), call.rank(),
+                                              slots.of_group[group], part_index)),
               block.epoch, 0);
     }
   }
@@ -302,6 +308,8 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   }
 }
 
+// The senders of a block send parts of rows; the caller has loaded the first of each.  The next
+// part is loaded while the stores of this one are under way.
 template <int kWords, typename Part>
 __device__ void send(const Args& args, const Block& block, const Pointers& shared, Part& part) {
   const LowLatencyDispatchCall& dispatch = args.dispatch;
@@ -310,16 +318,20 @@ __device__ void send(const Args& args, const Block& block, const Pointers& share
   const int stride = static_cast<int>(gridDim.x) * kSendWarps;
   const int64_t row_bytes =
       int64_t{dispatch.call.layout.hidden} * dispatch.call.layout.element_bytes;
-  bool is_loaded = true;  // the caller has loaded the first part
 #pragma unroll 1
-  for (int item = spread_warp(warp_id()); item < num_data; item += stride) {
+  for (int item = spread_warp(warp_id()); item < num_data;) {
     const int token = dispatch.call.parts.quotient(item);
     const int part_index = item - token * num_parts;
-    if (!is_loaded) {
-      part.load(dispatch.x + token * row_bytes, dispatch.call.layout.hidden, part_index);
+    const RankMaskOf<kWords> mask = shared.ranks_of<kWords>(token);
+    const auto slots = Slots<kWords>::of(shared, token, mask);
+    store_part<kWords>(args, block, mask, slots, token, part_index, part);
+    item += stride;
+    if (item < num_data) {
+      const int next = dispatch.call.parts.quotient(item);
+      part.load(dispatch.x + next * row_bytes, dispatch.call.layout.hidden,
+                item - next * num_parts);
     }
-    is_loaded = false;
-    send_part<kWords>(args, block, shared, token, part_index, part);
+    publish_part<kWords>(args, block, mask, slots, part_index);
   }
 }
 
