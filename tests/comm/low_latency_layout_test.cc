@@ -151,19 +151,24 @@ TEST(LowLatencyCudaLayout, StagesOfCombineFitAndDoNotOverlap) {
   constexpr int64_t kBytes = 231424;
   for (const Case& c : kCases) {
     const int num_parts = layout_of(c).num_parts;
-    const int most = CombineSharedMap::max_unit_parts(c.element_bytes, num_parts, kBytes);
+    const int most = CombineSharedMap::max_stage_parts(c.element_bytes, num_parts, kBytes);
     const auto map = CombineSharedMap::make(c.element_bytes, most);
     EXPECT_LE(map.bytes(), kBytes);
     EXPECT_GE(map.stage(1) - map.stage(0), most * kPartElements * c.element_bytes);
     EXPECT_GE(map.barrier(0), map.stage(kLowLatencySendWarps));
     EXPECT_EQ(map.stage(1) % 128, 0);
     EXPECT_EQ(map.barrier(0) % 8, 0);
+    EXPECT_GE(map.barrier(1) - map.barrier(0), 8 * kCombineSlots);
+    EXPECT_LE(max_unit_parts(most), num_parts);
     // One part more would not fit.
-    EXPECT_TRUE(most == num_parts ||
+    EXPECT_TRUE(most == 2 * num_parts ||
                 CombineSharedMap::make(c.element_bytes, most + 1).bytes() > kBytes);
   }
-  EXPECT_EQ(CombineSharedMap::max_unit_parts(2, 7, kBytes), 7);  // hidden 7168, bf16
-  EXPECT_EQ(CombineSharedMap::max_unit_parts(4, 7, kBytes), 3);  // f32
+  EXPECT_EQ(CombineSharedMap::max_stage_parts(2, 7, kBytes), 7);  // hidden 7168, bf16
+  EXPECT_EQ(CombineSharedMap::max_stage_parts(4, 7, kBytes), 3);  // f32
+  EXPECT_EQ(CombineSharedMap::max_stage_parts(2, 3, kBytes), 6);
+  EXPECT_EQ(max_unit_parts(7), 3);
+  EXPECT_EQ(max_unit_parts(1), 1);
 }
 
 TEST(LowLatencyCudaLayout, UnitsOfCombineGiveAllWarpsWorkOnce) {

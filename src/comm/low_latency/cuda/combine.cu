@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
       if (warp_id() < kSendWarps) {
-        const auto map = CombineSharedMap::make(layout.element_bytes, combine.max_unit_parts);
+        const auto map = CombineSharedMap::make(layout.element_bytes, combine.stage_parts);
         send_in_bulk(SendCursor(args, block, kSendWarps), dynamic_shared + map.stage(warp_id()),
                      reinterpret_cast<uint64_t*>(dynamic_shared + map.barrier(warp_id())));
       }

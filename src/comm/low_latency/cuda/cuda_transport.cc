@@ -87,9 +87,9 @@ CudaLowLatency::CudaLowLatency(Group& g,
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local);
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
-  max_unit_parts_ =
-      comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
-  combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
+  stage_parts_ =
+      comm::CombineSharedMap::max_stage_parts(layout_.element_bytes, layout_.num_parts, most);
+  combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, stage_parts_).bytes();
   if (std::max(dispatch_shared_.bytes, combine_shared_) > most) {
     throw Unsupported(fmt::format(
         "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "

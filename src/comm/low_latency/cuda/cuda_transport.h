@@ -124,7 +124,7 @@ class CudaLowLatency final : public LowLatency::State {
   int num_blocks_ = 0;
   comm::DispatchSharedMap dispatch_shared_{};
   int64_t combine_shared_ = 0;
-  int max_unit_parts_ = 1;
+  int stage_parts_ = 1;  // of combine
   CombineTuning tuning_ = combine_tuning;
   std::optional<Stream> last_stream_;  // the stream of the latest kernel
 };

@@ -46,8 +46,8 @@ CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
   call.sum = options.sum;
   call.coding = input.coding;
   call.in_bulk = tuning_.in_bulk;
-  call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
-  call.max_unit_parts = max_unit_parts_;
+  call.unit_parts = std::min(tuning_.unit_parts, comm::max_unit_parts(stage_parts_));
+  call.stage_parts = stage_parts_;
   return rows;
 }
 

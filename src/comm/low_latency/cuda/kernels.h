@@ -112,28 +112,31 @@ struct LowLatencyCombineCall {
   int num_tokens;
   LowLatencySum sum;
   LowLatencyCoding coding;
-  bool in_bulk;        // rows go through shared memory, if they and x are aligned to 16 bytes
-  int unit_parts;      // parts of a row that a warp sends at a time; 0: by the number of rows
-  int max_unit_parts;  // the most for which shared memory has room
-  Divisor chunks;      // by the words of a row that a warp sums at a time; the launch sets it
+  bool in_bulk;     // rows go through shared memory, if they and x are aligned to 16 bytes
+  int unit_parts;   // parts of a row that a warp sends at a time; 0: by the number of rows
+  int stage_parts;  // parts for which a sender has room in shared memory
+  Divisor chunks;   // by the words of a row that a warp sums at a time; the launch sets it
 };
 
-// The shared memory of a block of combine: each sender has a stage and an mbarrier.
+// The stage of a sender of combine holds at most so many units, each in a slot.
+inline constexpr int kCombineSlots = 8;
+
+// The shared memory of a block of combine: each sender has a stage, and an mbarrier per slot of it.
 struct CombineSharedMap {
   int64_t stage_bytes;
   MOEBIUS_HOST_DEVICE constexpr int64_t stage(int warp) const { return warp * stage_bytes; }
   MOEBIUS_HOST_DEVICE constexpr int64_t barrier(int warp) const {
-    return kLowLatencySendWarps * stage_bytes + 8 * warp;
+    return kLowLatencySendWarps * stage_bytes + 8 * kCombineSlots * warp;
   }
   MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return barrier(kLowLatencySendWarps); }
 
   MOEBIUS_HOST_DEVICE static constexpr CombineSharedMap make(int64_t element_bytes,
-                                                             int unit_parts) {
-    return {unit_parts * kPartElements * element_bytes};
+                                                             int stage_parts) {
+    return {stage_parts * kPartElements * element_bytes};
   }
-  // The most parts of a unit that fit into `bytes`.
-  static constexpr int max_unit_parts(int64_t element_bytes, int num_parts, int64_t bytes) {
-    int parts = num_parts;
+  // The most parts of a stage that fit into `bytes`, but no more than two rows have.
+  static constexpr int max_stage_parts(int64_t element_bytes, int num_parts, int64_t bytes) {
+    int parts = 2 * num_parts;
     while (parts > 1 && make(element_bytes, parts).bytes() > bytes) {
       --parts;
     }
@@ -141,13 +144,19 @@ struct CombineSharedMap {
   }
 };
 
+// The most parts of a unit.  A stage has room for two, so that one is loaded while another is
+// stored.
+MOEBIUS_HOST_DEVICE constexpr int max_unit_parts(int stage_parts) {
+  return stage_parts > 1 ? stage_parts / 2 : 1;
+}
+
 // The parts of a row that a warp sends at a time, chosen so that all warps have work once.
 MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
                                                     int num_parts,
                                                     int64_t num_warps,
-                                                    int max_unit_parts) {
+                                                    int most) {
   const int64_t parts = (num_messages * num_parts + num_warps - 1) / num_warps;
-  return static_cast<int>(parts < 1 ? 1 : parts > max_unit_parts ? int64_t{max_unit_parts} : parts);
+  return static_cast<int>(parts < 1 ? 1 : parts > most ? int64_t{most} : parts);
 }
 
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.

@@ -98,10 +98,10 @@ struct SendCursor : SendItem {
     most = __reduce_max_sync(kAllLanes, most);
     total = __reduce_add_sync(kAllLanes, total);
     stride = static_cast<int>(gridDim.x) * num_senders;
-    unit_parts =
-        args.combine.unit_parts != 0
-            ? args.combine.unit_parts
-            : choose_unit_parts(total, call.layout.num_parts, stride, args.combine.max_unit_parts);
+    unit_parts = args.combine.unit_parts != 0
+                     ? args.combine.unit_parts
+                     : choose_unit_parts(total, call.layout.num_parts, stride,
+                                         max_unit_parts(args.combine.stage_parts));
     num_units = (call.layout.num_parts + unit_parts - 1) / unit_parts;
     num_items = most * num_ranks * num_units;
     item = spread_warp(warp_id());
@@ -163,15 +163,16 @@ struct SendCursor : SendItem {
         min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
         layout.element_bytes);
   }
-  // All lanes call it.
-  __device__ const std::byte* from() const {
+  // Where the unit of selection k is, and where it goes.  All lanes call them.
+  __device__ const std::byte* from(int k) const {
     const CudaLowLatencyLayout& layout = args.combine.call.layout;
-    const int64_t at = __shfl_sync(kAllLanes, row, k());
+    const int64_t at = __shfl_sync(kAllLanes, row, k);
     return args.combine.x + at * layout.hidden * layout.element_bytes + first_byte();
   }
-  __device__ std::byte* to() const {
+  __device__ std::byte* to(int k) const {
     const LowLatencyCall& call = args.combine.call;
-    return call.window(source) + call.layout.returned_at(bank_of(block.epoch), selection()) +
+    return call.window(source) +
+           call.layout.returned_at(bank_of(block.epoch), int64_t{token} * call.layout.topk + k) +
            first_byte();
   }
   // All lanes call these after what they stored.  They publish one selection, or all of the item.
@@ -234,7 +235,7 @@ __device__ bool send_sums(SendCursor at) {
       return false;
     }
     const float weight = __uint_as_float(signal_value(seen));
-    auto* to = reinterpret_cast<Word*>(at.to());
+    auto* to = reinterpret_cast<Word*>(at.to(at.k()));
     const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
     for (int first = 0; first < num; first += 32) {
       const int word = first + lane_id();
@@ -258,8 +259,8 @@ template <typename Word>
 __device__ void send_plain(SendCursor at) {
   constexpr int kAtOnce = 4;
   for (; at.is_valid(); at.next()) {
-    const auto* from = reinterpret_cast<const Word*>(at.from());
-    auto* to = reinterpret_cast<Word*>(at.to());
+    const auto* from = reinterpret_cast<const Word*>(at.from(at.k()));
+    auto* to = reinterpret_cast<Word*>(at.to(at.k()));
     const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
     for (int first = lane_id(); first < num; first += 32 * kAtOnce) {
       Word words[kAtOnce];
@@ -283,41 +284,69 @@ __device__ void send_plain(SendCursor at) {
   }
 }
 
-// One warp sends rows through its stage.  The next unit is loaded as soon as the stage has been
-// read, while the stores of this one are under way.
-__device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier) {
+// One warp sends rows through its stage, whose slots hold a unit each.  So the loads of several
+// rows of a message are under way at the same time.  The next message is loaded as soon as the
+// stage has been read, while the stores of this one are under way.
+__device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barriers) {
+  const LowLatencyCombineCall& combine = at.args.combine;
   const bool is_first_lane = lane_id() == 0;
-  const auto load = [&](const SendCursor& unit) {
-    const std::byte* from = unit.from();
+  const int unit_bytes = at.unit_parts * kPartElements * combine.call.layout.element_bytes;
+  const int num_slots = min(combine.stage_parts / at.unit_parts, kCombineSlots);
+  int slot = 0;  // of the unit that is stored next
+  uint32_t parity = 0;
+  const auto load = [&](const SendCursor& unit, int k, int to) {
+    const std::byte* from = unit.from(k);
     if (is_first_lane) {
-      ptx::mbarrier_arrive_expect_tx(barrier, unit.num_bytes());
-      ptx::bulk_load(stage, from, unit.num_bytes(), barrier);
+      ptx::mbarrier_arrive_expect_tx(barriers + to, unit.num_bytes());
+      ptx::bulk_load(stage + to * unit_bytes, from, unit.num_bytes(), barriers + to);
     }
+  };
+  // Loads the first rows of an item, and returns those that are left.
+  const auto begin = [&](const SendCursor& unit) {
+    uint32_t left = unit.all;
+    for (int i = 0; i < num_slots && left != 0; ++i, left &= left - 1) {
+      load(unit, __ffs(static_cast<int>(left)) - 1,
+           slot + i < num_slots ? slot + i : slot + i - num_slots);
+    }
+    return left;
   };
   if (!at.is_valid()) {
     return;
   }
-  init_stage_barriers(1, lane_id(), [&](int) { return barrier; });
-  load(at);
-  for (uint32_t parity = 0; at.is_valid(); parity ^= 1) {
-    SendCursor next = at;
-    next.next();
-    if (is_first_lane) {
-      ptx::mbarrier_wait_parity(barrier, parity);
-      ptx::bulk_store(at.to(), stage, at.num_bytes());
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
-    }
-    __syncwarp();
-    if (next.is_valid()) {
-      load(next);
-    }
-    if (at.is_last_of_item()) {
+  init_stage_barriers(num_slots, lane_id(), [&](int i) { return barriers + i; });
+  for (uint32_t to_load = begin(at);;) {
+    for (uint32_t left = at.all; left != 0; left &= left - 1) {
       if (is_first_lane) {
-        ptx::bulk_wait<0>();
+        ptx::mbarrier_wait_parity(barriers + slot, parity);
+        ptx::bulk_store(at.to(__ffs(static_cast<int>(left)) - 1), stage + slot * unit_bytes,
+                        at.num_bytes());
+        ptx::bulk_commit();
       }
-      __syncwarp();  // all lanes publish what the first lane has stored
-      at.publish_item();
+      if (to_load != 0) {
+        if (is_first_lane) {
+          ptx::bulk_wait_read<0>();
+        }
+        load(at, __ffs(static_cast<int>(to_load)) - 1, slot);
+        to_load &= to_load - 1;
+      }
+      slot = slot + 1 < num_slots ? slot + 1 : 0;
+      parity ^= slot == 0 ? 1 : 0;
+    }
+    SendCursor next = at;
+    next.next_message();
+    if (next.is_valid()) {
+      if (is_first_lane) {
+        ptx::bulk_wait_read<0>();
+      }
+      to_load = begin(next);
+    }
+    if (is_first_lane) {
+      ptx::bulk_wait<0>();
+    }
+    __syncwarp();  // all lanes publish what the first lane has stored
+    at.publish_item();
+    if (!next.is_valid()) {
+      return;
     }
     static_cast<SendItem&>(at) = next;
   }
