@@ -71,10 +71,12 @@ __device__ __forceinline__ bool receive_chunk(
   const bool is_inside = element < layout.hidden;
   const std::byte* base = block.own_bank + layout.returned_at(0, int64_t{token} * layout.topk) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  const Word sum = weighted_sum<Type, Word>(terms, own.weight, is_inside, [&](int term) {
-    const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
-    return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
-  });
+  const Word sum = weighted_sum<Type, Word, kSum == LowLatencySum::kRanks>(
+      terms, own.weight, is_inside, [&](int term) {
+        const int k =
+            kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
+        return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
+      });
   if (is_inside) {
     store_word(reinterpret_cast<Word*>(combine.out + (int64_t{token} * layout.hidden + element) *
                                                          static_cast<int64_t>(sizeof(Element))),

@@ -239,7 +239,7 @@ __device__ bool send_sums(SendCursor at) {
     const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
     for (int first = 0; first < num; first += 32) {
       const int word = first + lane_id();
-      const Word sum = weighted_sum<Type, Word>(at.left, weight, word < num, [&](int k) {
+      const Word sum = weighted_sum<Type, Word, true>(at.left, weight, word < num, [&](int k) {
         const int64_t row = __shfl_sync(kAllLanes, at.row, k);
         return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
                word;

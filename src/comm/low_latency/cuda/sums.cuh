@@ -10,8 +10,9 @@
 namespace moebius::comm::low_latency_combine {
 
 // Each lane gets a word of the sum.  Term j, if bit j of `terms` is set, has the weight of lane j
-// and the row of row_at(j), which all lanes call.
-template <typename Type, typename Word, typename RowAt>
+// and the row of row_at(j), which all lanes call.  Lanes ask for weights ahead of their rows where
+// kHoldsWeights, and otherwise when they use them, which takes fewer registers.
+template <typename Type, typename Word, bool kHoldsWeights, typename RowAt>
 __device__ __forceinline__ Word
 weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
   using Element = typename Type::Element;
@@ -22,30 +23,38 @@ weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) 
   for (int i = 0; i < kPerWord; ++i) {
     sum[i] = 0.0f;
   }
+#pragma unroll 1
   while (terms != 0) {
     Word words[kAtOnce];
     float weights[kAtOnce];
-    int taken = 0;
+    uint32_t left = terms;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (terms != 0) {
-        const int term = __ffs(static_cast<int>(terms)) - 1;
-        terms &= terms - 1;
-        weights[j] = __shfl_sync(kAllLanes, weight, term);
+      if (left != 0) {
+        const int term = __ffs(static_cast<int>(left)) - 1;
+        left &= left - 1;
+        if (kHoldsWeights) {
+          weights[j] = __shfl_sync(kAllLanes, weight, term);
+        }
         const Word* row = row_at(term);
         if (is_inside) {
           words[j] = load_word(row);
         }
-        taken = j + 1;
       }
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (j < taken && is_inside) {
+      if (terms != 0) {
+        if (!kHoldsWeights) {
+          weights[j] = __shfl_sync(kAllLanes, weight, __ffs(static_cast<int>(terms)) - 1);
+        }
+        terms &= terms - 1;
         const auto* x = reinterpret_cast<const Element*>(&words[j]);
+        if (is_inside) {
 #pragma unroll
-        for (int i = 0; i < kPerWord; ++i) {
-          sum[i] += weights[j] * Type::load(x[i]);
+          for (int i = 0; i < kPerWord; ++i) {
+            sum[i] += weights[j] * Type::load(x[i]);
+          }
         }
       }
     }
