@@ -4,15 +4,19 @@
 // Kernels multiply few rows in other loops than many, which must not change a bit: for any number
 // of steps, groups of any number of steps, and any distance at which codes are fetched.  Nor may a
 // decoder, of vectors of any width.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experts/cpu/tiles/packed_rows.h"
@@ -93,6 +97,7 @@ class Block {
     gemm_.units = bytes_of(units_);
     gemm_.others = others_.data();
     gemm_.step_scales = bytes_of(step_scales_);
+    gemm_.scale_exponents = {0x70, 0x77};
     gemm_.group_steps = c.group_steps;
     if (c.group_steps > 0) {
       gemm_.group_scales = reinterpret_cast<const std::byte*>(scales_.data());
@@ -102,10 +107,42 @@ class Block {
     gemm_.zero_points = c.has_zero_points ? zero_points_.data() : nullptr;
   }
 
-  // [rows][32] of f32 or i32, as bytes.
+  // Outputs [rows][32] of bf16 and, where the kernels leave them in C, sums of f32 or i32.
   std::vector<std::byte> products(int64_t rows, int64_t fetch_ahead) const {
     return products(gemm_, rows, fetch_ahead);
   }
+
+  // The same with activations of these exponents, other weights or other scales.
+  void set_activations(int least, int most) {
+    const bool is_f32 = kernels_.operand == Operand::kF32;
+    std::mt19937 generator(4);
+    const auto value = [&] {
+      const auto exponent =
+          static_cast<uint32_t>(least) +
+          static_cast<uint32_t>(generator()) % static_cast<uint32_t>(most - least + 1);
+      return (static_cast<uint32_t>(generator()) & 0x807fffff) | exponent << 23;
+    };
+    for (Line& line : a_) {
+      for (size_t i = 0; i < 64; i += 4) {
+        const uint32_t word = is_f32 ? value() : (value() >> 16 | (value() & 0xffff0000));
+        std::memcpy(line.bytes.data() + i, &word, 4);
+      }
+    }
+  }
+  void set_weights(uint32_t kept, uint32_t set) {
+    units_ = random_lines(gemm_.steps * unit_bytes(gemm_.code) + kReadPast, kept, set, 5);
+    gemm_.units = bytes_of(units_);
+  }
+  void set_mxfp4_scales(int least, int most) {
+    for (int64_t i = 0; i < gemm_.steps * kBlockColumns; ++i) {
+      auto& scale = step_scales_[static_cast<size_t>(i / 64)].bytes[static_cast<size_t>(i % 64)];
+      scale = static_cast<std::byte>(least + static_cast<int>(i) * 37 % (most - least + 1));
+    }
+    gemm_.scale_exponents = {least, most};
+  }
+  // Whether kernels may choose what is shorter but does not have the same bits for all values:
+  // those of bf16 products may multiply by f32, and those of f32 products scale sums of mxfp4.
+  void set_may_choose(bool may_choose) { gemm_.f32_products = knows_exponents_ = may_choose; }
 
   // The products with the values of the weights as f32, as vectors of another width decode them.
   std::vector<std::byte> products_of_values(int64_t rows) const {
@@ -166,6 +203,9 @@ class Block {
       to.push_back(out.data() + r * kBlockColumns * 2);
     }
     gemm.rows = rows;
+    if (knows_exponents_ && kernels_.exponents != nullptr && gemm.code != TileCode::kI8) {
+      gemm.exponents = kernels_.exponents(gemm.a, rows, gemm.steps);
+    }
     gemm.fetch_ahead = fetch_ahead;
     gemm.fetch_by_pages = fetch_ahead == 0;
     gemm.c = reinterpret_cast<float*>(c.data());
@@ -176,12 +216,18 @@ class Block {
     kernels_.multiply(gemm, epilogue, rest);
     kernels_.finish(rest);
     // Why C as well: rounding to bf16 hides most differences.
-    for (int64_t r = 0; kernels_.operand == Operand::kF32 && r < rows; ++r) {
+    const bool leaves_sums = kernels_.operand == Operand::kF32 || kernels_.exponents != nullptr;
+    for (int64_t r = 0; leaves_sums && r < rows; ++r) {
       for (int64_t half = 0; half < 2; ++half) {
         const float* sums =
             gemm.c + (r / kTileRows * 2 + half) * kTileFloats + r % kTileRows * kTileColumns;
-        const auto* bytes = reinterpret_cast<const std::byte*>(sums);
-        out.insert(out.end(), bytes, bytes + kTileColumns * 4);
+        for (int64_t i = 0; i < kTileColumns; ++i) {
+          // Subnormal sums are zero to what follows bf16 products.
+          const bool is_zero = kernels_.operand == Operand::kBF16 && gemm.code != TileCode::kI8 &&
+                               std::abs(sums[i]) < 0x1p-126f;
+          const auto bits = std::bit_cast<std::array<std::byte, 4>>(is_zero ? 0.0f : sums[i]);
+          out.insert(out.end(), bits.begin(), bits.end());
+        }
       }
     }
     return out;
@@ -196,6 +242,7 @@ class Block {
   std::vector<uint8_t> zero_points_;
   std::vector<float> row_scales_;
   TileGemm gemm_;
+  bool knows_exponents_ = false;
 };
 
 // Compares the first rows of `many` with `few`: outputs, then sums.
@@ -213,16 +260,39 @@ bool begins_with(const std::vector<std::byte>& many,
 
 void expect_same_bits(const Case& c) {
   for (const TileKernels* kernels : all_kernel_sets()) {
-    const Block block(*kernels, c);
+    Block block(*kernels, c);
     const auto many = block.products(kRows, 4096);
-    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13}) {
-      for (const int64_t ahead : {0, 1024, 16384}) {
-        EXPECT_TRUE(begins_with(many, block.products(rows, ahead), rows))
-            << kernels->name << ": " << rows << " rows, " << c.steps << " steps, groups of "
-            << c.group_steps << ", code " << static_cast<int>(c.code) << ", " << ahead << " ahead";
+    for (const bool may_choose : {false, true}) {
+      if (may_choose && kernels->exponents == nullptr) {
+        break;
+      }
+      block.set_may_choose(may_choose);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13}) {
+        for (const int64_t ahead : {0, 1024, 16384}) {
+          EXPECT_TRUE(begins_with(many, block.products(rows, ahead), rows))
+              << kernels->name << ": " << rows << " rows, " << c.steps << " steps, groups of "
+              << c.group_steps << ", code " << static_cast<int>(c.code) << ", " << ahead
+              << " ahead, may choose " << may_choose;
+        }
       }
     }
   }
+}
+
+// Compares what kernels choose with what they do where they may not choose.
+void expect_same_choices(const TileKernels& kernels, Block& block, const std::string& of) {
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 13, 40}) {
+    block.set_may_choose(false);
+    const auto expected = block.products(rows, 0);
+    block.set_may_choose(true);
+    EXPECT_TRUE(block.products(rows, 0) == expected)
+        << kernels.name << ", " << rows << " rows, " << of;
+  }
+}
+std::vector<const TileKernels*> choosing_sets() {
+  std::vector<const TileKernels*> sets = all_kernel_sets();
+  std::erase_if(sets, [](const TileKernels* set) { return set->exponents == nullptr; });
+  return sets;
 }
 
 // Vectors of any width multiply by the values that plain C++ decodes.
@@ -278,6 +348,112 @@ TEST(FewRows, HaveTheBitsOfTheValuesThatPlainVectorsDecode) {
   }
   for (const TileCode code : {TileCode::kI8AsBF16, TileCode::kInt4}) {
     expect_values_of_plain({code, 21, 4, true});
+  }
+}
+
+// Activations and weights below 2, of which one in 128 is zero or subnormal.  With the larger
+// weights and the smaller activations, sums and products are about the least normal number.
+TEST(Choice, OfF32ProductsOfBF16ChangesNoBit) {
+  constexpr std::array<std::pair<int, int>, 3> kExponents = {{{0, 127}, {0, 31}, {16, 30}}};
+  for (const TileKernels* kernels : choosing_sets()) {
+    for (const int64_t steps : {1, 5, 24, 64}) {
+      for (const uint32_t set : {0x00000000u, 0x20002000u, 0x30003000u}) {
+        for (const auto& [least, most] : kExponents) {
+          Block block(*kernels, {TileCode::kBF16, steps, 0, false});
+          block.set_activations(least, most);
+          block.set_weights(0xbfffbfff, set);
+          expect_same_choices(*kernels, block,
+                              fmt::format("{} steps, weights with {:x}, exponents {} to {}", steps,
+                                          set, least, most));
+        }
+      }
+    }
+  }
+}
+
+// Activations of all magnitudes, so that kernels have to see where sums could be subnormal.
+TEST(Choice, OfF32ProductsOfCodesChangesNoBit) {
+  for (const TileKernels* kernels : choosing_sets()) {
+    for (const TileCode code : {TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode::kInt4,
+                                TileCode::kMxfp4, TileCode::kNvfp4}) {
+      for (int exponent = 0; exponent < 0xc0; exponent += 7) {
+        Block block(*kernels, {code, 24, 0, false});
+        block.set_activations(exponent, exponent + 1);
+        expect_same_choices(*kernels, block,
+                            fmt::format("code {}, exponent {}", static_cast<int>(code), exponent));
+      }
+    }
+  }
+}
+
+TEST(Choice, OfSumsThatAreScaledChangesNoBit) {
+  constexpr std::array<std::pair<int, int>, 12> kScales = {{{1, 1},
+                                                            {1, 9},
+                                                            {2, 2},
+                                                            {2, 102},
+                                                            {2, 103},
+                                                            {2, 252},
+                                                            {60, 130},
+                                                            {100, 127},
+                                                            {127, 127},
+                                                            {120, 220},
+                                                            {150, 252},
+                                                            {252, 252}}};
+  constexpr std::array<std::pair<int, int>, 9> kExponents = {{{1, 1},
+                                                              {0, 60},
+                                                              {32, 33},
+                                                              {60, 160},
+                                                              {80, 90},
+                                                              {112, 127},
+                                                              {140, 150},
+                                                              {160, 161},
+                                                              {90, 190}}};
+  for (const TileKernels* kernels : choosing_sets()) {
+    for (const auto& [least, most] : kScales) {
+      for (const auto& [least_exponent, most_exponent] : kExponents) {
+        Block block(*kernels, {TileCode::kMxfp4, 37, 0, false});
+        block.set_mxfp4_scales(least, most);
+        block.set_activations(least_exponent, most_exponent);
+        expect_same_choices(*kernels, block,
+                            fmt::format("scales {} to {}, exponents {} to {}", least, most,
+                                        least_exponent, most_exponent));
+      }
+    }
+  }
+}
+
+TEST(Exponents, AreThoseOfTheValuesOtherThanZero) {
+  constexpr int64_t kNumSteps = 3;
+  for (const TileKernels* kernels : choosing_sets()) {
+    SCOPED_TRACE(kernels->name);
+    const int64_t per_step = step_lines(kernels->operand);
+    std::vector<Line> panels(static_cast<size_t>(panels_bytes(kRows, per_step * kNumSteps) / 64));
+    const auto exponents = [&](int64_t rows) {
+      const ExponentRange range = kernels->exponents(bytes_of(panels), rows, kNumSteps);
+      return std::pair(range.least, range.most);
+    };
+    // bits: of a bf16.
+    const auto set = [&](int64_t row, int64_t step, int64_t k, uint32_t bits) {
+      const int64_t line = step * per_step + (per_step == 2 ? k / 16 : 0);
+      std::byte* at =
+          panels[static_cast<size_t>((row / 32 * kNumSteps * per_step + line) * 32 + row % 32)]
+              .bytes.data();
+      const uint32_t value = per_step == 2 ? bits << 16 : bits;
+      std::memcpy(at + (per_step == 2 ? k % 16 * 4 : k * 2), &value, per_step == 2 ? 4 : 2);
+    };
+    EXPECT_EQ(exponents(kRows), std::pair(256, 0));
+    set(0, 0, 0, 0x8000);  // -0
+    EXPECT_EQ(exponents(1), std::pair(256, 0));
+    set(0, 2, 31, 0xbf80);  // -1
+    EXPECT_EQ(exponents(1), std::pair(127, 127));
+    set(39, 1, 5, 0x0080);  // the least normal number
+    EXPECT_EQ(exponents(39), std::pair(127, 127));
+    EXPECT_EQ(exponents(40), std::pair(1, 127));
+    set(32, 0, 6, 0x807f);  // subnormal
+    EXPECT_EQ(exponents(32), std::pair(127, 127));
+    EXPECT_EQ(exponents(33), std::pair(0, 127));
+    set(1, 0, 6, 0x7f80);  // infinity
+    EXPECT_EQ(exponents(2), std::pair(127, 255));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "tests/experts/tile_kernel_sets.h"
 
@@ -51,6 +52,36 @@ TEST(PackedWeight, KnowsWhereACodeIsNaNForF32Products) {
     EXPECT_EQ(others(0, 0, 0, code, 0, 0, Operand::kF32), 1) << code;
     EXPECT_EQ(others(1, 39, 69, code, 1, 2, Operand::kF32), 1 << 1) << code;
   }
+}
+
+// The least and the largest scale of a block of mxfp4 weights of 40 rows and 70 columns, which are
+// padded with rows and columns.
+TEST(PackedWeight, KnowsTheScalesOfABlock) {
+  const Tensor w = Tensor::empty({1, 40, 70}, DType::kF4E2M1);
+  QuantDesc desc;
+  desc.format = QuantFormat::kMxfp4;
+  desc.scale = Tensor::empty({1, 40, 3}, DType::kE8M0);
+  std::memset(w.bytes(), 0x11, static_cast<size_t>(w.nbytes()));
+  std::memset(desc.scale.bytes(), 120, 40 * 3);
+  const auto range = [](const PackedWeight& packed, int64_t block) {
+    TileGemm gemm;
+    packed.set(0, block, gemm);
+    return std::pair(gemm.scale_exponents.least, gemm.scale_exponents.most);
+  };
+  const auto set = [&](int64_t row, int64_t group, int scale) {
+    desc.scale.bytes()[row * 3 + group] = static_cast<std::byte>(scale);
+  };
+  set(31, 2, 131);
+  set(39, 0, 100);
+  const BlockColumns columns{.num_rows = 40};
+  PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kBF16, Stream());
+  EXPECT_EQ(range(packed, 0), std::pair(120, 131));
+  EXPECT_EQ(range(packed, 1), std::pair(100, 120));
+  set(0, 0, 0);
+  set(39, 0, 120);
+  packed.repack(w, desc, Tensor(), Stream());
+  EXPECT_EQ(range(packed, 0), std::pair(1, 131)) << "the least scale of bf16 products is 1";
+  EXPECT_EQ(range(packed, 1), std::pair(120, 120));
 }
 
 }  // namespace

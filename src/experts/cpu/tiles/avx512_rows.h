@@ -9,6 +9,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "core/ceil_div.h"
 #include "experts/cpu/tiles/tile_kernels.h"
@@ -93,6 +95,16 @@ inline __m512i broadcast(const std::byte* a, size_t row, int64_t pair) {
   int value;
   __builtin_memcpy(&value, a + row * kTileRowBytes + pair * 4, 4);
   return _mm512_set1_epi32(value);
+}
+
+// Calls body(0), body(1) and so on, with constants.  Why not a loop: where the compiler unrolls it
+// late, it leaves what the body indexes in memory.
+template <size_t kCount, typename Body>
+[[gnu::always_inline]] inline void unroll(Body body) {
+  [&]<size_t... i>(std::integer_sequence<size_t, i...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<size_t, i>()), ...);
+  }
+  (std::make_integer_sequence<size_t, kCount>());
 }
 
 // Calls body.operator()<rows>() for a number of rows up to kMost.

@@ -237,10 +237,22 @@ const float* ItemStages::addend(const ItemWork& work,
   return c;
 }
 
+ExponentRange ItemStages::exponents(const ItemWork& work,
+                                    const ItemGemm& gemm,
+                                    const ItemRows& rows) const {
+  const bool is_needed = operand_ == Operand::kBF16  ? tuning_.f32_products
+                         : operand_ == Operand::kF32 ? gemm.weight.has_scale_exponents()
+                                                     : false;
+  return is_needed && kernels_.exponents != nullptr
+             ? kernels_.exponents(rows.panels, work.item.rows(), gemm.weight.steps())
+             : ExponentRange();
+}
+
 // Multiplies one block of C for all rows of an item.
 void ItemStages::multiply(const ItemWork& work,
                           const ItemGemm& gemm,
                           const ItemRows& rows,
+                          const ExponentRange& exponents,
                           int64_t block,
                           const ReadLater& later,
                           TileEpilogue& epilogue,
@@ -252,9 +264,11 @@ void ItemStages::multiply(const ItemWork& work,
   w.set(expert, block, product);
   product.a = rows.panels;
   product.rows = work.item.rows();
+  product.exponents = exponents;
   product.c = work.own.c[block % 2];
   product.fetch_ahead = tuning_.fetch_ahead;
   product.fetch_by_pages = tuning_.fetch_by_pages;
+  product.f32_products = tuning_.f32_products;
   if (block + 1 < w.num_blocks()) {
     w.set_next(expert, block + 1, product);
   } else if (later.after_last != nullptr) {
@@ -305,10 +319,11 @@ void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) con
     act.panel_stride = kPanelRows * act.row_stride;
     act.half_stride = kTileColumns * value_bytes;
   }
+  const ExponentRange range = exponents(work, gemm1_, buffers.x);
   for (int64_t block = begin; block < end; ++block) {
     const int64_t column = block * columns;
     act.act = in_panels ? panel_column(column) : buffers.act + column * value_bytes;
-    multiply(work, gemm1_, buffers.x, block, later, act, rest);
+    multiply(work, gemm1_, buffers.x, range, block, later, act, rest);
   }
   kernels_.finish(rest);
   // Clears the columns that pad GEMM2's last step.  Why they cannot hold what GEMM1's padding
@@ -389,10 +404,11 @@ void ItemStages::run_gemm2(const ItemWork& work,
   if (next != nullptr) {
     later.beside_last = gemm1_.weight.codes(next->e, 0);
   }
+  const ExponentRange range = exponents(work, gemm2_, buffers.hidden);
   for (int64_t block = begin; block < end; ++block) {
     store.column = block * kBlockColumns;
     store.columns = std::min(kBlockColumns, desc_.hidden - store.column);
-    multiply(work, gemm2_, buffers.hidden, block, later, store, rest);
+    multiply(work, gemm2_, buffers.hidden, range, block, later, store, rest);
   }
   kernels_.finish(rest);
 }

@@ -160,9 +160,12 @@ class ItemStages {
                       const ItemGemm& gemm,
                       const ItemRows& rows,
                       int64_t block) const;
+  // Of the rows of a GEMM of an item, where the kernels need them.
+  ExponentRange exponents(const ItemWork& work, const ItemGemm& gemm, const ItemRows& rows) const;
   void multiply(const ItemWork& work,
                 const ItemGemm& gemm,
                 const ItemRows& rows,
+                const ExponentRange& exponents,
                 int64_t block,
                 const ReadLater& later,
                 TileEpilogue& epilogue,

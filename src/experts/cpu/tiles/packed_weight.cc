@@ -193,6 +193,9 @@ PackedWeight::PackedWeight(const Tensor& w,
   }
   units_ = allocate(blocks * steps_ * unit_bytes(code_) + kReadPast);
   step_scales_ = allocate(blocks * steps_ * step_scale_bytes(code_));
+  if (code_ == TileCode::kMxfp4) {
+    scale_exponents_ = std::make_unique<ExponentRange[]>(static_cast<size_t>(blocks));
+  }
   if (source.has_scales() && desc.zero_point) {
     zero_points_ = allocate(blocks * std::max<int64_t>(1, num_groups_) * kBlockColumns);
   }
@@ -382,19 +385,47 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
             n >= 0 ? desc.zero_point.bytes()[first + g] : std::byte{0};
       }
     }
-    if (step_scales_ != nullptr) {
-      // mxfp4 has one scale per step, nvfp4 two.
-      const int64_t per_step = step_scale_bytes(code_) / kBlockColumns;
-      for (int64_t g = 0; g < steps_ * per_step; ++g) {
-        uint8_t scale = n >= 0 && g < source.grid.num_cols
-                            ? static_cast<uint8_t>(desc.scale.bytes()[first + g])
-                            : uint8_t{kLeastMxScale};
-        if (code_ == TileCode::kMxfp4 && operand_ == Operand::kBF16) {
-          scale = std::max(scale, kLeastMxScale);
-        }
-        step_scales_.get()[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};
+  }
+  if (step_scales_ != nullptr) {
+    pack_step_scales(source, expert, block);
+  }
+}
+
+void PackedWeight::pack_step_scales(const Source& source, int64_t expert, int64_t block) {
+  const QuantDesc& desc = source.desc;
+  const bool is_mxfp4 = code_ == TileCode::kMxfp4;
+  const uint8_t least = is_mxfp4 && operand_ == Operand::kBF16 ? kLeastMxScale : uint8_t{0};
+  // mxfp4 has one scale per step, nvfp4 two.
+  const int64_t num_scales = steps_ * step_scale_bytes(code_) / kBlockColumns;
+  const int64_t index = block_index(expert, block);
+  std::byte* out = step_scales_.get() + index * num_scales * kBlockColumns;
+  ExponentRange range = {255, 0};
+  const auto for_each_scale = [&](auto body) {
+    for (int64_t c = 0; c < kBlockColumns; ++c) {
+      const int64_t n = columns_.row(block, c);
+      const int64_t first = n >= 0 ? source.grid.row_begin(expert, n) : 0;
+      for (int64_t g = 0; g < num_scales; ++g) {
+        const bool is_padding = n < 0 || g >= source.grid.num_cols;
+        body(out[g * kBlockColumns + c], is_padding ? nullptr : desc.scale.bytes() + first + g);
       }
     }
+  };
+  for_each_scale([&](std::byte& to, const std::byte* from) {
+    if (from != nullptr) {
+      const uint8_t scale = std::max(static_cast<uint8_t>(*from), least);
+      to = std::byte{scale};
+      range = {std::min<int>(range.least, scale), std::max<int>(range.most, scale)};
+    }
+  });
+  // Padding in mxfp4 does not widen the range.
+  const auto of_padding = is_mxfp4 ? static_cast<uint8_t>(range.least) : kLeastMxScale;
+  for_each_scale([&](std::byte& to, const std::byte* from) {
+    if (from == nullptr) {
+      to = std::byte{of_padding};
+    }
+  });
+  if (is_mxfp4) {
+    scale_exponents_[static_cast<size_t>(index)] = range;
   }
 }
 
@@ -412,6 +443,9 @@ void PackedWeight::set(int64_t expert, int64_t block, TileGemm& gemm) const {
   gemm.scale_dtype = scale_dtype_;
   if (step_scales_ != nullptr) {
     gemm.step_scales = step_scales_.get() + index * steps_ * step_scale_bytes(code_);
+  }
+  if (scale_exponents_ != nullptr) {
+    gemm.scale_exponents = scale_exponents_[static_cast<size_t>(index)];
   }
   if (group_scales_ != nullptr) {
     gemm.group_scales =

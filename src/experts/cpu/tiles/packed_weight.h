@@ -68,6 +68,8 @@ class PackedWeight {
   int64_t steps() const { return steps_; }
   // The number of lines of 64 bytes of its operand's panels.
   int64_t lines() const { return steps_ * step_lines(operand_); }
+  // Whether it sets TileGemm::scale_exponents.
+  bool has_scale_exponents() const { return scale_exponents_ != nullptr; }
   // The factor that rows must be multiplied with.
   float row_factor() const { return cpu::row_factor(code_, operand_); }
 
@@ -95,6 +97,7 @@ class PackedWeight {
                   std::byte* units,
                   uint16_t* others) const;
   void pack_scales(const Source& source, int64_t expert, int64_t block);
+  void pack_step_scales(const Source& source, int64_t expert, int64_t block);
 
   BlockColumns columns_;
   int64_t gate_rows_;
@@ -110,7 +113,8 @@ class PackedWeight {
   Bytes step_scales_;
   Bytes group_scales_;
   Bytes zero_points_;
-  std::unique_ptr<uint16_t[]> others_;  // see TileGemm
+  std::unique_ptr<uint16_t[]> others_;                // see TileGemm
+  std::unique_ptr<ExponentRange[]> scale_exponents_;  // of blocks, see TileGemm
   std::unique_ptr<float[]> column_scales_;
   std::unique_ptr<float[]> bias_;
 };

@@ -110,14 +110,23 @@ inline constexpr int64_t step_scale_bytes(TileCode code) {
 // Units may be read up to this many bytes past their end.
 inline constexpr int64_t kReadPast = 3;
 
+// The least and the largest of some exponents.
+struct ExponentRange {
+  int least = 0;
+  int most = 255;
+};
+
 // The product of the rows of one item and one column block.
 struct TileGemm {
   const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` hold anything
   int64_t rows = 0;              // > 0
-  int64_t steps = 0;             // > 0
+  // Of those rows, see TileKernels::exponents.  Where they are not known, they may be any.
+  ExponentRange exponents;
+  int64_t steps = 0;  // > 0
   TileCode code = TileCode::kBF16;
   const std::byte* units = nullptr;        // [steps], and kReadPast more bytes
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
+  ExponentRange scale_exponents;           // the codes among them, kMxfp4 only
 
   // [steps], kF8E4M3 only: bit 8 t + b is set where some code of rows 2b and 2b + 1 of tile t is
   // NaN, and for bf16 products also where it is zero or subnormal.
@@ -142,6 +151,8 @@ struct TileGemm {
   int64_t fetch_ahead = 4096;
   // AVX-512 kernels then fetch to L2 from some pages by turns instead, and to L1 shortly before.
   bool fetch_by_pages = false;
+  // AVX-512 kernels of bf16 products then multiply by f32 where that is shorter and has their bits.
+  bool f32_products = false;
 };
 
 // Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +
@@ -214,6 +225,10 @@ struct TileKernels {
   // Called after the last block, on the same thread: finishes what is in `rest` and gives back what
   // the kernels hold between blocks.  Its stores are visible to any thread that sees the task done.
   void (*finish)(TileRest& rest);
+  // The exponents, as f32 has them, of the values other than 0 in the rows of panels of `operand`:
+  // 1 to 254 of normal numbers, 0 of subnormal ones, 255 of infinity and NaN; the least is 256
+  // where all are 0.  Null: the kernels do not need them.
+  ExponentRange (*exponents)(const std::byte* panels, int64_t rows, int64_t steps) = nullptr;
 };
 
 // Sets with f32 products.  float_tiles() is the one with the widest vectors that this processor

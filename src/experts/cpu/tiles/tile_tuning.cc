@@ -24,15 +24,17 @@ constexpr int64_t kLeastPanelBytes = int64_t{5} << 18;
 
 TileTuning tile_tuning(const CpuCaches& caches) {
   // What panels leave of L2 is for what streams past.
-  return {caches.l1_data_bytes >= kLargeL1 ? kAheadInLarge : kAheadInSmall, false,
+  return {caches.l1_data_bytes >= kLargeL1 ? kAheadInLarge : kAheadInSmall, false, false,
           std::max(kLeastPanelBytes, caches.l2_bytes / 8 * 5)};
 }
 
 TileTuning tile_tuning() {
   const TileTuning chosen = tile_tuning(cpu_caches());
   const auto ahead = setting_int("MOEBIUS_FETCH_AHEAD");
-  // Intel's own prefetching follows each page apart, AMD's is faster with lines in order.
-  return {ahead.value_or(chosen.fetch_ahead), cpu_features().intel && !ahead,
+  // Intel's own prefetching follows each page apart, AMD's is faster with lines in order.  On Intel
+  // vdpbf16ps takes as long as four multiply-adds of f32, on AMD as long as one.
+  const bool is_intel = cpu_features().intel;
+  return {ahead.value_or(chosen.fetch_ahead), is_intel && !ahead, is_intel,
           setting_int("MOEBIUS_PANEL_BYTES").value_or(chosen.panel_bytes)};
 }
 

@@ -15,6 +15,7 @@ struct TileTuning {
   // fetched from some pages by turns.
   int64_t fetch_ahead;
   bool fetch_by_pages;
+  bool f32_products;  // see TileGemm
   // The bytes of GEMM1's panels of an item, beside which weights stream through L2.
   int64_t panel_bytes;
 };

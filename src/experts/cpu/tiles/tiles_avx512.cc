@@ -30,81 +30,124 @@ constexpr int64_t kMostRows = 4;  // at a time: 16 sums in registers, and 8 scal
 constexpr int64_t kMostFusedRows = 8;
 constexpr int64_t kMostWideRows = 6;  // of f32 products at a time: 24 sums in registers
 
+// Adds a * b.  Why in assembly: the compiler orders the multiply-adds of many rows chain by chain,
+// where each waits for the one before, and keeps weights in memory meanwhile.
+[[gnu::always_inline]] inline void add_product(__m512& sum, __m512 a, __m512 b) {
+  asm volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
+
 // Sums of some rows.  Even and odd tile rows are summed apart: with few rows a single chain would
 // wait for its own results.
 template <size_t kRows>
 class Sums {
  public:
   // a: the activations of this step, as they are or widened.
-  void add(int row, const FloatRow& left, const FloatRow& right, const float* a) {
-    for (size_t r = 0; r < kRows; ++r) {
+  [[gnu::always_inline]] void add(int row,
+                                  const FloatRow& left,
+                                  const FloatRow& right,
+                                  const float* a) {
+    unroll<kRows>([&](size_t r) __attribute__((always_inline)) {
       const float* of_row = a + r * kWideFloats + row;
       const __m512 odd = _mm512_set1_ps(of_row[kTileRows]);
       const __m512 even = _mm512_set1_ps(of_row[0]);
       __m512(&chains)[2] = chains_[row % 2][r];
-      chains[0] = _mm512_fmadd_ps(even, left.even, _mm512_fmadd_ps(odd, left.odd, chains[0]));
-      chains[1] = _mm512_fmadd_ps(even, right.even, _mm512_fmadd_ps(odd, right.odd, chains[1]));
-    }
+      add_product(chains[0], left.odd, odd);
+      add_product(chains[1], right.odd, odd);
+      add_product(chains[0], left.even, even);
+      add_product(chains[1], right.even, even);
+    });
   }
-  void add(int row, __m512i left, __m512i right, const std::byte* a) {
-    for (size_t r = 0; r < kRows; ++r) {
+  [[gnu::always_inline]] void add(int row, __m512i left, __m512i right, const std::byte* a) {
+    unroll<kRows>([&](size_t r) {
       const auto all = (__m512bh)broadcast(a, r, row);
       __m512(&chains)[2] = chains_[row % 2][r];
       chains[0] = _mm512_dpbf16_ps(chains[0], all, (__m512bh)left);
       chains[1] = _mm512_dpbf16_ps(chains[1], all, (__m512bh)right);
-    }
+    });
   }
 
   // What was added since the last call has these scales of columns, and a scale of its row.
-  void scale(__m512 left, __m512 right) {
-    for (size_t r = 0; r < kRows; ++r) {
-      scaled_[r][0] = _mm512_fmadd_ps(unscaled(r, 0), left, scaled_[r][0]);
-      scaled_[r][1] = _mm512_fmadd_ps(unscaled(r, 1), right, scaled_[r][1]);
-    }
-    clear();
+  [[gnu::always_inline]] void scale(__m512 left, __m512 right) {
+    scale([&](size_t) { return left; }, [&](size_t) { return right; });
   }
-  void scale(__m512 left, __m512 right, const float* row_scales, int64_t stride) {
-    for (size_t r = 0; r < kRows; ++r) {
-      const __m512 row = _mm512_set1_ps(row_scales[static_cast<int64_t>(r) * stride]);
-      scaled_[r][0] = _mm512_fmadd_ps(unscaled(r, 0), _mm512_mul_ps(left, row), scaled_[r][0]);
-      scaled_[r][1] = _mm512_fmadd_ps(unscaled(r, 1), _mm512_mul_ps(right, row), scaled_[r][1]);
-    }
-    clear();
+  [[gnu::always_inline]] void scale(__m512 left,
+                                    __m512 right,
+                                    const float* row_scales,
+                                    int64_t stride) {
+    const auto of_row = [&](size_t r, __m512 column) {
+      return _mm512_mul_ps(column, _mm512_set1_ps(row_scales[static_cast<int64_t>(r) * stride]));
+    };
+    scale([&](size_t r) { return of_row(r, left); }, [&](size_t r) { return of_row(r, right); });
+  }
+  // Multiplies all that was added, which is not scaled otherwise.
+  [[gnu::always_inline]] void multiply(__m512 left, __m512 right) {
+    unroll<2>([&](size_t odd) __attribute__((always_inline)) {
+      unroll<kRows>([&](size_t r) __attribute__((always_inline)) {
+        __m512(&chains)[2] = chains_[odd][r];
+        chains[0] = _mm512_mul_ps(chains[0], left);
+        chains[1] = _mm512_mul_ps(chains[1], right);
+      });
+    });
   }
 
   // kScales: everything that is added will be scaled.
   template <bool kScales>
-  void start(const float* c, bool adds) {
+  [[gnu::always_inline]] void start(float* c, bool adds) {
+    c_ = c;
     clear();
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t half = 0; half < 2; ++half) {
-        __m512& sum = kScales ? scaled_[r][half] : chains_[0][r][half];
-        sum = adds ? load16(c + half * kTileFloats + r * 16) : _mm512_setzero_ps();
+    for_each([&](size_t r, size_t half) {
+      __m512& sum = kScales ? scaled_[r][half] : chains_[0][r][half];
+      sum = adds ? load16(in_c(r, half)) : _mm512_setzero_ps();
+      if constexpr (kScales && kScaledInC) {
+        _mm512_storeu_ps(in_c(r, half), sum);
       }
-    }
+    });
   }
   template <bool kScales>
-  void store(float* c) const {
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t half = 0; half < 2; ++half) {
-        _mm512_storeu_ps(c + half * kTileFloats + r * 16,
-                         kScales ? scaled_[r][half] : unscaled(r, half));
+  [[gnu::always_inline]] void store() const {
+    for_each([&](size_t r, size_t half) {
+      if constexpr (!kScales || !kScaledInC) {
+        _mm512_storeu_ps(in_c(r, half), kScales ? scaled_[r][half] : unscaled(r, half));
       }
-    }
+    });
   }
 
  private:
-  void clear() {
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t half = 0; half < 2; ++half) {
-        chains_[0][r][half] = chains_[1][r][half] = _mm512_setzero_ps();
-      }
-    }
+  // Scaled sums of more rows have no registers beside the others.
+  static constexpr bool kScaledInC = kRows > kMostRows;
+
+  template <typename Body>
+  [[gnu::always_inline]] static void for_each(Body body) {
+    unroll<kRows>([&](size_t r) __attribute__((always_inline)) {
+      unroll<2>([&](size_t half) __attribute__((always_inline)) { body(r, half); });
+    });
   }
-  __m512 unscaled(size_t r, size_t half) const {
+  template <typename Left, typename Right>
+  [[gnu::always_inline]] void scale(Left left, Right right) {
+    for_each([&](size_t r, size_t half) {
+      const __m512 factor = half == 0 ? left(r) : right(r);
+      if constexpr (kScaledInC) {
+        float* c = in_c(r, half);
+        _mm512_storeu_ps(c, _mm512_fmadd_ps(unscaled(r, half), factor, load16(c)));
+      } else {
+        scaled_[r][half] = _mm512_fmadd_ps(unscaled(r, half), factor, scaled_[r][half]);
+      }
+    });
+    clear();
+  }
+  [[gnu::always_inline]] void clear() {
+    for_each([&](size_t r, size_t half) {
+      chains_[0][r][half] = chains_[1][r][half] = _mm512_setzero_ps();
+    });
+  }
+  [[gnu::always_inline]] __m512 unscaled(size_t r, size_t half) const {
     return _mm512_add_ps(chains_[0][r][half], chains_[1][r][half]);
   }
+  float* in_c(size_t r, size_t half) const {
+    return c_ + half * static_cast<size_t>(kTileFloats) + r * 16;
+  }
 
+  float* c_;
   __m512 chains_[2][kRows][2];
   __m512 scaled_[kRows][2];
 };
@@ -113,12 +156,10 @@ class Sums {
 enum class ScaleOf : uint8_t { kNothing, kGroup, kHalfStep };
 
 // Adds a part of k to C of some rows; the first part sets C.  It calls add_step(sums, step within
-// the part, group) for each step.
-template <size_t kRows, ScaleOf kScaleOf, typename AddStep>
-inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
-                                                    const Part& part,
-                                                    const Rows& rows,
-                                                    AddStep add_step) {
+// the part, group) for each step, and end_part(sums) after the last.
+template <size_t kRows, ScaleOf kScaleOf, typename AddStep, typename EndPart>
+inline __attribute__((always_inline)) void sum_part(
+    const TileGemm& g, const Part& part, const Rows& rows, AddStep add_step, EndPart end_part) {
   Sums<kRows> sums;
   constexpr bool kScales = kScaleOf != ScaleOf::kNothing;
   sums.template start<kScales>(rows.c, part.first > 0);
@@ -142,7 +183,15 @@ inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
       }
     }
   }
-  sums.template store<kScales>(rows.c);
+  end_part(sums);
+  sums.template store<kScales>();
+}
+template <size_t kRows, ScaleOf kScaleOf, typename AddStep>
+inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
+                                                    const Part& part,
+                                                    const Rows& rows,
+                                                    AddStep add_step) {
+  sum_part<kRows, kScaleOf>(g, part, rows, add_step, [](Sums<kRows>&) {});
 }
 
 // Multiplies codes as they are decoded.
@@ -163,32 +212,50 @@ void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
 }
 
 // The same by f32 products, also of bf16.
-template <TileCode kCode, ScaleOf kScaleOf, size_t kRows>
+template <TileCode kCode, ScaleOf kScaleOf, bool kHasZeroPoints, size_t kRows>
 void multiply_widened(const TileGemm& g, const Part& part, const Rows& rows) {
   alignas(64) float wide[kRows * static_cast<size_t>(kMostSteps * kWideFloats)];
   widen_lines<kRows>(rows.a, part.steps, wide);
   const float* a = wide;
-  sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t group) {
+  StepScales scales;
+  const auto scale =
+      [](Sums<kRows> & sums, const StepScales::Factors& factors) __attribute__((always_inline)) {
+    sums.multiply(factors.left, factors.right);
+  };
+  const auto add_step = [&](Sums<kRows> & sums, int64_t s, int64_t group)
+      __attribute__((always_inline)) {
     const int64_t step = part.first + s;
     const StepFetch<unit_bytes(kCode)> fetch(g.units + step * unit_bytes(kCode), g);
-    decode_unit_to_floats<kCode>(
-        g, group, step,
-        [&](int row, const FloatRow& left, const FloatRow& right) {
-          fetch.beside_row(row);
-          sums.add(row, left, right, a);
-        },
-        [&](__m512 left, __m512 right) { sums.scale(left, right); });
+    if constexpr (kCode == TileCode::kMxfp4) {
+      scale(sums, scales.to_step(g.step_scales + step * step_scale_bytes(kCode)));
+    }
+    const auto emit = [&](int row, const FloatRow& left, const FloatRow& right)
+        __attribute__((always_inline)) {
+      fetch.beside_row(row);
+      sums.add(row, left, right, a);
+    };
+    const auto scale_half = [&](__m512 left, __m512 right) __attribute__((always_inline)) {
+      sums.scale(left, right);
+    };
+    decode_unit_to_floats<kCode, kHasZeroPoints>(g, group, step, emit, scale_half);
     a += kRows * kWideFloats;
-  });
+  };
+  const auto end_part = [&](Sums<kRows> & sums) __attribute__((always_inline)) {
+    if constexpr (kCode == TileCode::kMxfp4) {
+      scale(sums, scales.to_one());
+    }
+  };
+  sum_part<kRows, kScaleOf>(g, part, rows, add_step, end_part);
 }
 
 // Why it is never inlined: no product may be moved out of the scope of FlushSubnormals.
-template <TileCode kCode, ScaleOf kScaleOf>
+template <TileCode kCode, ScaleOf kScaleOf, bool kHasZeroPoints = false>
 [[gnu::noinline]] void multiply_widened(const TileGemm& g) {
   for_each_part(g, [&](const Part& part) {
     for_each_rows(g, part, kMostWideRows, [&](const Rows& rows, int64_t count, bool) {
-      with_rows<kMostWideRows>(
-          count, [&]<size_t kRows>() { multiply_widened<kCode, kScaleOf, kRows>(g, part, rows); });
+      with_rows<kMostWideRows>(count, [&]<size_t kRows>() {
+        multiply_widened<kCode, kScaleOf, kHasZeroPoints, kRows>(g, part, rows);
+      });
     });
   });
 }
@@ -278,7 +345,12 @@ void multiply_many(const TileGemm& g) {
 
 template <TileCode kCode, ScaleOf kScaleOf>
 void multiply_coded(const TileGemm& g) {
-  if (prefers_f32_products<kCode>(g.rows) && has_same_bits_in_f32<kCode>(g)) {
+  if (prefers_f32_products<kCode>(g) && has_same_bits_in_f32<kCode>(g)) {
+    if constexpr (kCode == TileCode::kInt4) {
+      if (g.zero_points != nullptr) {
+        return multiply_widened<kCode, kScaleOf, true>(g);
+      }
+    }
     return multiply_widened<kCode, kScaleOf>(g);
   }
   g.rows <= kMostFusedRows ? multiply_few<kCode, kScaleOf>(g) : multiply_many<kCode, kScaleOf>(g);
@@ -287,7 +359,7 @@ void multiply_coded(const TileGemm& g) {
 void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   if (g.code == TileCode::kI8) {
     multiply_integers(g);
-  } else if (g.code == TileCode::kBF16 && prefers_f32_products<TileCode::kBF16>(g.rows)) {
+  } else if (g.code == TileCode::kBF16 && prefers_f32_products<TileCode::kBF16>(g)) {
     const FlushSubnormals flush;
     multiply_widened<TileCode::kBF16, ScaleOf::kNothing>(g);
   } else if (g.code == TileCode::kBF16) {
@@ -317,7 +389,7 @@ void finish(TileRest&) {}
 }  // namespace
 
 const TileKernels& avx512_tiles() {
-  static const TileKernels kernels = {"avx512", Operand::kBF16, multiply, finish};
+  static const TileKernels kernels = {"avx512", Operand::kBF16, multiply, finish, exponents};
   return kernels;
 }
 
