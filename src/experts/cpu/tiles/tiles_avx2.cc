@@ -7,7 +7,7 @@
 namespace moebius::cpu {
 
 const TileKernels& avx2_tiles() {
-  static const TileKernels kernels = {"avx2", Operand::kF32, multiply, finish};
+  static const TileKernels kernels = {"avx2", Operand::kF32, multiply, finish, float_exponents};
   return kernels;
 }
 

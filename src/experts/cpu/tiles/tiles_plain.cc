@@ -7,7 +7,7 @@
 namespace moebius::cpu {
 
 const TileKernels& plain_tiles() {
-  static const TileKernels kernels = {"plain", Operand::kF32, multiply, finish};
+  static const TileKernels kernels = {"plain", Operand::kF32, multiply, finish, float_exponents};
   return kernels;
 }
 

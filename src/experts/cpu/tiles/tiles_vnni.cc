@@ -7,7 +7,7 @@
 namespace moebius::cpu {
 
 const TileKernels& vnni_tiles() {
-  static const TileKernels kernels = {"vnni", Operand::kF32, multiply, finish};
+  static const TileKernels kernels = {"vnni", Operand::kF32, multiply, finish, float_exponents};
   return kernels;
 }
 

@@ -84,9 +84,6 @@ struct E4M3Decoder {
 
 // The exponents of 2^23 and 2^15, each of which is left when other bits are cleared.
 constexpr uint32_t kByteExponents = uint32_t{0b10011110} << 23;
-// The same of 2^22 and 2^14, where bytes stand for half their number.
-constexpr uint32_t kHalfByteExponents = uint32_t{0b10011101} << 23;
-
 // Codes of kBits bits in a word become numbers without any shift: with the exponent of
 // 2^(kPower - b) above it, a code at bit b is that power and a multiple of the code, from which the
 // power and the code of zero are subtracted.
@@ -170,7 +167,6 @@ struct E2M1Scales {
   static constexpr int kDepth = 8;
   static constexpr int kHalves = kCode == TileCode::kNvfp4 ? 2 : 1;
 
-  void start_part(const TileGemm&, int64_t) {}
   void start_step(const TileGemm& g, int64_t step) {
     const std::byte* from = g.step_scales + step * step_scale_bytes(kCode);
     for (int half = 0; half < kHalves; ++half) {
@@ -188,49 +184,120 @@ struct E2M1Scales {
 };
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Looks up twice the value and 16 more as a byte, for all codes of a vector at once.
-template <TileCode kE2M1>
-struct E2M1Decoder : E2M1Scales<kE2M1> {
-  using Base = E2M1Scales<kE2M1>;
-
+// Looks up both bytes of a bf16 for all codes of a vector at once.
+struct E2M1Codes {
+  // Pairs of the codes of even and of odd nibbles in two bytes of a word.
   struct Ready {
-    Words halves[2][2];  // of even and of odd nibbles
+    Words pairs[2][2];
   };
-  void start_part(const TileGemm&, int64_t) { bytes.start(0, Floats{} + 8.0f); }
+  void start() {}
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
-    const auto codes = load<Words>(words);
-    const __m256i values =
-        _mm256_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4, 16, 17, 18,
-                         19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
+    const __m256i lower =
+        _mm256_setr_epi8(0, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0, 0x00, -0x80, -0x40,
+                         0x00, 0x40, -0x80, -0x40, 0, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40,
+                         0, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40);
+    const __m256i upper =
+        _mm256_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0, -0x41, -0x41, -0x41, -0x40,
+                         -0x40, -0x40, -0x40, 0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0, -0x41,
+                         -0x41, -0x41, -0x40, -0x40, -0x40, -0x40);
+    const Words codes = pairs_of_columns(load<Words>(words));
     const Words nibbles[2] = {codes & 0x0f0f0f0f, codes >> 4 & 0x0f0f0f0f};
     for (int odd = 0; odd < 2; ++odd) {
-      const auto found = (Words)_mm256_shuffle_epi8(values, (__m256i)nibbles[odd]);
-      ready.halves[odd][0] = with_upper_half(found, kHalfByteExponents);
-      ready.halves[odd][1] = opaque(found >> 16 | kHalfByteExponents);
+      const __m256i low = _mm256_shuffle_epi8(lower, (__m256i)nibbles[odd]);
+      const __m256i high = _mm256_shuffle_epi8(upper, (__m256i)nibbles[odd]);
+      ready.pairs[odd][0] = (Words)_mm256_unpacklo_epi8(low, high);
+      ready.pairs[odd][1] = (Words)_mm256_unpackhi_epi8(low, high);
     }
   }
-  Floats value(const Ready& ready, int i, int64_t line, int v) const {
+  Floats code(const Ready& ready, int i) const {
     const int nibble = i / 2 + i % 2 * 4;
-    const Words half = ready.halves[nibble % 2][nibble / 4];
-    return bytes.number(half, nibble / 2 % 2, 0) * Base::scale(line, v);
+    const Words pair = ready.pairs[nibble % 2][nibble / 4];
+    return as_floats(nibble / 2 % 2 == 0 ? pair << 16 : pair & 0xffff0000);
   }
-
-  CodesInPlace<8, 2, 1, 22> bytes;
 };
 #else
-template <TileCode kE2M1>
-struct E2M1Decoder : E2M1Scales<kE2M1> {
-  using Base = E2M1Scales<kE2M1>;
+struct E2M1Codes {
   using Ready = const std::byte*;
 
+  void start() {}
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const { ready = words; }
-  Floats value(Ready words, int i, int64_t line, int v) const {
+  Floats code(Ready words, int i) const {
     const auto codes = load<Words>(words);
-    return e2m1_to_floats(codes >> static_cast<uint32_t>(4 * (i / 2 + i % 2 * 4))) *
-           Base::scale(line, v);
+    return e2m1_to_floats(codes >> static_cast<uint32_t>(4 * (i / 2 + i % 2 * 4)));
   }
 };
 #endif
+
+template <TileCode kE2M1>
+struct E2M1Decoder : E2M1Scales<kE2M1>, E2M1Codes {
+  void start_part(const TileGemm&, int64_t) { E2M1Codes::start(); }
+  Floats value(const Ready& ready, int i, int64_t line, int v) const {
+    return code(ready, i) * this->scale(line, v);
+  }
+};
+
+// Gives codes without their scales, with which sums are multiplied instead: those of a step are
+// sums of the codes, to which the sums of the steps before are added divided by its scale.
+// REQUIRES: can_scale_sums(g).
+struct Mxfp4CodeDecoder : E2M1Codes {
+  static constexpr TileCode kCode = TileCode::kMxfp4;
+  static constexpr int kDepth = 8;
+
+  void start_part(const TileGemm&, int64_t) { E2M1Codes::start(); }
+  void start_step(const TileGemm&, int64_t) {}
+  Floats value(const Ready& ready, int i, int64_t, int) const { return code(ready, i); }
+};
+
+// The scales of the columns of vector v, and the factor from the sums of a step to those of the
+// next one.
+inline Words step_scales_of(const TileGemm& g, int64_t step, int v) {
+  return bytes_to_words(g.step_scales + step * step_scale_bytes(TileCode::kMxfp4) + v * kLanes);
+}
+inline Floats scale_of_sums(const TileGemm& g, int64_t step, int v) {
+  return as_floats(step_scales_of(g, step, v) << 23);
+}
+inline Floats factor_to_next(const TileGemm& g, int64_t step, int v) {
+  return as_floats((step_scales_of(g, step, v) - step_scales_of(g, step + 1, v) + 127) << 23);
+}
+
+// Whether a power of two changes no bit of the sums of kMxfp4: they are finite and multiples of the
+// least subnormal number, as they are and divided by any of their scales.  They are multiples of
+// 2^(least exponent - 150) * 2^(least scale - 128) and less than 2^(largest exponent - 126) *
+// 2^(largest scale - 127) * 2^3 (of the largest code) * 2^17 (of the length of k).  Weights, too,
+// are normal numbers.
+inline bool can_scale_sums(const TileGemm& g) {
+  const int least = g.scale_exponents.least;
+  const int most = g.scale_exponents.most;
+  const int spread = most - least;
+  return g.steps <= 1 << 12 && least >= 2 && most <= 252 && spread <= 100 &&
+         g.exponents.least >= 2 + spread && g.exponents.least >= 129 - least &&
+         g.exponents.most + spread <= 232 && g.exponents.most + most <= 359;
+}
+
+// See TileKernels::exponents; of f32 panels.
+inline ExponentRange float_exponents(const std::byte* panels, int64_t rows, int64_t steps) {
+  // Twice the bits of a value have no sign; less one they are the largest number for zero.
+  Words least = ~Words{};
+  Words most{};
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::byte* line =
+        panels + r / kPanelRows * 2 * steps * kStepBytes + r % kPanelRows * kTileRowBytes;
+    for (int64_t i = 0; i < 2 * steps; ++i, line += kStepBytes) {
+      for (int64_t at = 0; at < kTileRowBytes; at += kLanes * 4) {
+        const Words twice = load<Words>(line + at) << 1;
+        least = twice - 1 < least ? twice - 1 : least;
+        most = twice > most ? twice : most;
+      }
+    }
+  }
+  uint32_t least_word = least[0];
+  uint32_t most_word = most[0];
+  for (int i = 1; i < kLanes; ++i) {
+    least_word = least[i] < least_word ? least[i] : least_word;
+    most_word = most[i] > most_word ? most[i] : most_word;
+  }
+  return {static_cast<int>((uint64_t{least_word} + 1) >> 24), static_cast<int>(most_word >> 24)};
+}
 
 }  // namespace
 

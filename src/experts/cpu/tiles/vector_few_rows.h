@@ -147,6 +147,23 @@ inline void sum_line(const FewRowsPart<Decoder, kRows>& part,
   }
 }
 
+// Whether the scales of steps are left to the sums.
+template <typename Decoder>
+constexpr bool kScalesSums = std::is_same_v<Decoder, Mxfp4CodeDecoder>;
+
+// Multiplies the sums of rows with factor(b) of vector b.
+template <size_t kRows, size_t kBeside, typename Factor>
+inline void multiply_sums(Floats (&sums)[kRows][kBeside], Factor factor) {
+#pragma GCC unroll 8
+  for (size_t b = 0; b < kBeside; ++b) {
+    const Floats of_vector = factor(static_cast<int>(b));
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+      sums[r][b] *= of_vector;
+    }
+  }
+}
+
 // Sums parts of equal length in kPlaces places.
 template <typename Decoder, int kRows, int kPlaces>
 inline void sum_parts(const TileGemm& g,
@@ -165,6 +182,13 @@ inline void sum_parts(const TileGemm& g,
       for (int p = 0; p < kPlaces; ++p) {
         ahead[p] = fetch[p].from(parts[p].units + s * unit_bytes(Decoder::kCode));
         parts[p].decoder.start_step(g, parts[p].part.first + s);
+        if constexpr (kScalesSums<Decoder>) {
+          if (s > 0) {
+            multiply_sums(sums[p], [&](int b) {
+              return factor_to_next(g, parts[p].part.first + s - 1, first + b);
+            });
+          }
+        }
         if constexpr (Panels::kHasScales) {
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
@@ -186,6 +210,10 @@ inline void sum_parts(const TileGemm& g,
     }
 #pragma GCC unroll 2
     for (int p = 0; p < kPlaces; ++p) {
+      if constexpr (kScalesSums<Decoder>) {
+        const int64_t last = parts[p].part.first + parts[p].part.steps - 1;
+        multiply_sums(sums[p], [&](int b) { return scale_of_sums(g, last, first + b); });
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -320,7 +348,8 @@ inline bool multiply_few_floats(const TileGemm& g) {
                                : multiply_few<Int4Decoder<false>>(g);
       return true;
     case TileCode::kMxfp4:
-      multiply_few<E2M1Decoder<TileCode::kMxfp4>>(g);
+      can_scale_sums(g) ? multiply_few<Mxfp4CodeDecoder>(g)
+                        : multiply_few<E2M1Decoder<TileCode::kMxfp4>>(g);
       return true;
     case TileCode::kNvfp4:
       multiply_few<E2M1Decoder<TileCode::kNvfp4>>(g);

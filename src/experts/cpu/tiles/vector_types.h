@@ -86,6 +86,15 @@ inline Words columns_of_pairs(Words words) {
   }
   return (Words)__builtin_shuffle((Pairs)words, order);
 }
+// The reverse: of four columns the first two bytes of each, then the other two.
+inline Words pairs_of_columns(Words words) {
+  typedef uint16_t Pairs __attribute__((vector_size(kLanes * 4)));
+  Pairs order;
+  for (int i = 0; i < kLanes * 2; ++i) {
+    order[i] = static_cast<uint16_t>(i / 8 * 8 + i % 4 * 2 + i % 8 / 4);
+  }
+  return (Words)__builtin_shuffle((Pairs)words, order);
+}
 inline Floats spread(float value) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(value);
