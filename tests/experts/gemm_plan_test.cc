@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "moebius/error.h"
+#include "quant/decoded_room.h"
 #include "tests/error_text.h"
 
 namespace moebius::cuda {
@@ -157,20 +158,19 @@ TEST(GemmPlan, OtherTypesAndSizesTakeTheOthers) {
 struct Decoded {
   const char* name;
   WeightFacts weights;
-  int64_t rows_per_group;  // from which they are decoded
 };
 
 TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
   const Decoded kCases[] = {
-      {"int4", weights_in(QuantFormat::kInt4, 128), 128},
-      {"int8", weights_in(QuantFormat::kInt8), 144},
-      {"fp8", weights_in(QuantFormat::kFp8), 176},
-      {"mxfp4", weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0), 176},
-      {"nvfp4", weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3), 176},
+      {"int4", weights_in(QuantFormat::kInt4, 128)},
+      {"int8", weights_in(QuantFormat::kInt8)},
+      {"fp8", weights_in(QuantFormat::kFp8)},
+      {"mxfp4", weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0)},
+      {"nvfp4", weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3)},
   };
   for (const Decoded& c : kCases) {
     SCOPED_TRACE(c.name);
-    const int64_t from = c.rows_per_group * kGroups;
+    const int64_t from = quant::kDecodedRows * kGroups;
     const GemmDesc desc = coded(c.weights);
     const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
     EXPECT_EQ(many.multiplier, Multiplier::kSm90);
@@ -272,7 +272,7 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
-      {"16 x 1536 x 2048: sm90", "decoded weights", "decoded from 2048 rows on"});
+      {"16 x 1536 x 2048: sm90", "decoded weights", "decoded from 3584 rows on"});
   GemmDesc fp8 = fp8_columns();
   fp8.activation = ActivationSpec{};
   fp8.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape::per_token()};

@@ -16,6 +16,7 @@
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "plan/traffic.h"
+#include "quant/decoded_room.h"
 #include "tests/checkpoint/small_models.h"
 #include "tests/plan/problems.h"
 #include "tests/temp_dir.h"
@@ -124,16 +125,16 @@ TEST(Buffers, RoomIsNotWhatIsExpected) {
   EXPECT_GT(workspaces("mxfp4_w4a16", 32), workspaces("none", 32));  // 256 of 8192
 }
 
-// The workspace must suffice for fewer rows, and below 176 per expert the result of GEMM1 is
-// stored.
+// The workspace must suffice for fewer rows, and where few rows are multiplied by codes, the
+// result of GEMM1 is stored.
 TEST(Buffers, WorkspacesDoForFewerRows) {
   const auto workspaces = [](const char* quant) {
     Deployment d = preset_deployment("llama4-scout", quant, 1);
     d.layer.routing.num_experts = 128;
-    d.tokens = 176 * 128;
+    d.tokens = quant::kDecodedRows * 128;
     return expected_buffers(All2AllBackend::kNone, d, d.tokens).workspaces;
   };
-  const int64_t stored = int64_t{176 * 128 - 1} * 2 * 8192 * 2;
+  const int64_t stored = (quant::kDecodedRows * 128 - 1) * 2 * 8192 * 2;
   EXPECT_GT(stored, int64_t{3} * 2 * 8192 * (2 * 5120 + 4));  // decoded weights in 512 MiB
   EXPECT_EQ(workspaces("mxfp4_w4a16") - workspaces("none"), stored);
 }
