@@ -34,8 +34,19 @@ class Shape {
   static constexpr int kMaxDims = 4;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> dims);  // throws beyond 4 dimensions or on a negative one
-  explicit Shape(std::span<const int64_t> dims);
+  // These two throw beyond 4 dimensions or on a negative one.
+  Shape(std::initializer_list<int64_t> dims)
+      : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const int64_t> dims) : size_(static_cast<int>(dims.size())) {
+    bool fits = size_ <= kMaxDims;
+    for (size_t i = 0; fits && i < dims.size(); ++i) {
+      fits = dims[i] >= 0;
+      dims_[i] = dims[i];
+    }
+    if (!fits) [[unlikely]] {
+      refuse(dims);
+    }
+  }
 
   int size() const { return size_; }
   int64_t operator[](int i) const {
@@ -43,11 +54,31 @@ class Shape {
     return dims_[static_cast<size_t>(i)];
   }
   int64_t back() const { return (*this)[size_ - 1]; }
-  int64_t numel() const;  // 1 without dimensions; throws InvalidArgument on overflow
-  bool operator==(const Shape&) const = default;
+  // 1 without dimensions; throws InvalidArgument on overflow.
+  int64_t numel() const {
+    int64_t product = 1;
+    bool overflow = false;
+    for (int i = 0; i < size_; ++i) {
+      overflow |= __builtin_mul_overflow(product, (*this)[i], &product);
+    }
+    if (overflow) [[unlikely]] {
+      refuse_numel();
+    }
+    return product;
+  }
+  bool operator==(const Shape& other) const {
+    bool same = size_ == other.size_;
+    for (size_t i = 0; i < kMaxDims; ++i) {
+      same &= dims_[i] == other.dims_[i];
+    }
+    return same;
+  }
 
  private:
-  std::array<int64_t, kMaxDims> dims_{};
+  [[noreturn]] static void refuse(std::span<const int64_t> dims);
+  [[noreturn]] void refuse_numel() const;
+
+  std::array<int64_t, kMaxDims> dims_{};  // zeros from size_ on
   int size_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -35,43 +36,30 @@ class RecordedOwner {
 // Here and below messages are formatted only for a failure, because a call on a GPU makes dozens of
 // tensors.
 int64_t checked_nbytes(const Shape& shape, DType dtype) {
-  const int pack = pack_factor(dtype);
-  if (pack > 1 && shape.size() > 0 && shape.back() % pack != 0) {
-    expect_multiple_of(shape.back(), pack,
+  const int width = bits(dtype);
+  if (width < 8 && shape.size() > 0 && shape.back() % pack_factor(dtype) != 0) {
+    expect_multiple_of(shape.back(), pack_factor(dtype),
                        fmt::format("last dimension of a {} tensor", name(dtype)));
   }
   const int64_t numel = shape.numel();
-  if (numel > std::numeric_limits<int64_t>::max() / bits(dtype)) {
+  if (numel > std::numeric_limits<int64_t>::max() / width) {
     expect(false, fmt::format("shape {} has too many elements", to_string(shape)));
   }
-  return numel * bits(dtype) / 8;
+  return numel * width / 8;
 }
 
 }  // namespace
 
-Shape::Shape(std::initializer_list<int64_t> dims)
-    : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
-
-Shape::Shape(std::span<const int64_t> dims) : size_(static_cast<int>(dims.size())) {
-  expect_le(size_, kMaxDims, "number of dimensions");
+void Shape::refuse(std::span<const int64_t> dims) {
+  expect_le(static_cast<int64_t>(dims.size()), kMaxDims, "number of dimensions");
   for (size_t i = 0; i < dims.size(); ++i) {
-    if (dims[i] < 0) {
-      expect_ge(dims[i], 0, fmt::format("dimension {}", i));
-    }
-    dims_[i] = dims[i];
+    expect_ge(dims[i], 0, fmt::format("dimension {}", i));
   }
+  std::abort();  // not reached
 }
 
-int64_t Shape::numel() const {
-  int64_t product = 1;
-  bool overflow = false;
-  for (int i = 0; i < size_; ++i) {
-    overflow |= __builtin_mul_overflow(product, (*this)[i], &product);
-  }
-  if (overflow) {
-    expect(false, fmt::format("shape {} has too many elements", to_string(*this)));
-  }
-  return product;
+void Shape::refuse_numel() const {
+  throw InvalidArgument(fmt::format("shape {} has too many elements", to_string(*this)));
 }
 
 std::string to_string(const Shape& shape) {
