@@ -96,7 +96,7 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
 Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& input,
                                                            OwnRows* own_rows,
                                                            const CallContext& context) {
-  const PrepareInput request{
+  PrepareInput request{
       .hidden = input.hidden,
       .topk_ids = input.topk_ids,
       .topk_weights = input.topk_weights,
@@ -112,16 +112,18 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
       .own_rows = own_rows,
       .early_rows = plan.early_rows,
       .most_early_rows = plan.options.chunk_tokens};  // chunks await all rows
-  const auto prepare = [this, request](const CallContext& own) {
-    return prepare_finalize->prepare(request, own);
-  };
   if (!prepare_finalize->traits().is_async && !context.transfers) {
-    return {nullptr, [prepare, context] { return prepare(context); }};
+    return {nullptr, [this, request = std::move(request), context] {
+              return prepare_finalize->prepare(request, context);
+            }};
   }
   begin_after_compute(context);
   const Profile::Span span = transfer_span("prepare", context);
-  return prepare_finalize->traits().is_async ? prepare_finalize->prepare_async(request, context)
-                                             : start_all<PrepareResult>(context, prepare);
+  return prepare_finalize->traits().is_async
+             ? prepare_finalize->prepare_async(request, context)
+             : start_all<PrepareResult>(context, [&](const CallContext& own) {
+                 return prepare_finalize->prepare(request, own);
+               });
 }
 
 // Sends results back, on the stream that `back` names.
