@@ -60,6 +60,26 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
               sides.cpu.expert_order(on_cpu, 8, sides.cpu_stream));
 }
 
+// A block alone makes the layout of up to 1024 tokens.
+TEST_P(HighThroughputCuda, LayoutsOfAnyNumberOfTokensAreRight) {
+  run([&](Group& gpu, Group& host) {
+    for (const int64_t num_tokens : {0, 1, 255, 256, 257, 1023, 1024, 1025, 2600}) {
+      SCOPED_TRACE("T " + std::to_string(num_tokens));
+      const DispatchProblem p = with_tokens({}, num_ranks(), num_tokens);
+      Sides sides(gpu, host, p.placement());
+      const Tensor ids = make_input(p, host.rank()).ids;
+      const DispatchLayout expected = sides.cpu.layout(ids, sides.cpu_stream);
+      // The second finds what the first has left.
+      const DispatchLayout first = sides.cuda.layout(sides.up(ids), sides.stream);
+      const DispatchLayout layout = sides.cuda.layout(sides.up(ids), sides.stream, first);
+      expect_same(sides, layout.tokens_per_rank, expected.tokens_per_rank, "tokens_per_rank");
+      expect_same(sides, layout.tokens_per_node, expected.tokens_per_node, "tokens_per_node");
+      expect_same(sides, layout.tokens_per_expert, expected.tokens_per_expert, "tokens_per_expert");
+      expect_same(sides, layout.is_token_in_rank, expected.is_token_in_rank, "is_token_in_rank");
+    }
+  });
+}
+
 TEST_P(HighThroughputCuda, ACapacityIsRefusedOverSeveralNodes) {
   if (is_one_node()) {
     GTEST_SKIP() << "skipped: needs nodes";

@@ -20,17 +20,28 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // How many ids one block looks through for one expert.
 constexpr int64_t kIdsPerBlock = 8192;
 
+// A block of the layout of few tokens has a thread for each of them.
+constexpr int kMostTokensAlone = 1024;
+constexpr int64_t kMostExpertsAlone = 8192;  // 32 KiB of shared memory
+
 // Each thread takes a token, whose ranks it keeps in kWords words.  A block first adds up its
 // tokens per rank in shared memory; counts per expert go straight to global memory, since ids are
-// spread over many experts.
-template <int kWords>
-__global__ void layout_kernel(const LayoutArgs args) {
+// spread over many experts.  A block that is alone (kAlone) has those in shared memory, too, and
+// stores its counts, so that the outputs need not be cleared first.
+template <int kWords, bool kAlone>
+__global__ void __launch_bounds__(kAlone ? kMostTokensAlone : kThreads)
+    layout_kernel(const LayoutArgs args) {
   __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // by rank; the last: tokens with any rank
-  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
+  extern __shared__ int32_t selections_of[];        // kAlone: by expert
+  const int num_threads = static_cast<int>(blockDim.x);
+  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += num_threads) {
     tokens_of[r] = 0;
   }
+  for (int e = static_cast<int>(threadIdx.x); kAlone && e < args.num_experts; e += num_threads) {
+    selections_of[e] = 0;
+  }
   __syncthreads();
-  const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t token = int64_t{blockIdx.x} * num_threads + threadIdx.x;
   if (token < args.num_tokens) {
     RankMaskOf<kWords> ranks{};
     for (int k = 0; k < args.topk; ++k) {
@@ -41,7 +52,7 @@ __global__ void layout_kernel(const LayoutArgs args) {
                   static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(id));
       } else if (id >= 0) {
         ranks.add(args.rank_of[id]);
-        atomicAdd(&args.tokens_per_expert[id], 1);
+        atomicAdd(kAlone ? &selections_of[id] : &args.tokens_per_expert[id], 1);
       }
     }
     for (int r = 0; r < args.num_ranks; ++r) {
@@ -56,8 +67,16 @@ __global__ void layout_kernel(const LayoutArgs args) {
     }
   }
   __syncthreads();
-  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
-    atomicAdd(r < args.num_ranks ? &args.tokens_per_rank[r] : args.tokens_per_node, tokens_of[r]);
+  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += num_threads) {
+    int32_t* total = r < args.num_ranks ? &args.tokens_per_rank[r] : args.tokens_per_node;
+    if (kAlone) {
+      *total = tokens_of[r];
+    } else {
+      atomicAdd(total, tokens_of[r]);
+    }
+  }
+  for (int e = static_cast<int>(threadIdx.x); kAlone && e < args.num_experts; e += num_threads) {
+    args.tokens_per_expert[e] = selections_of[e];
   }
 }
 
@@ -271,6 +290,17 @@ dim3 parts_grid(const ExpertOrderArgs& args) {
   return {blocks_for(args.num_ids, kIdsPerBlock), static_cast<unsigned>(args.num_local)};
 }
 
+void launch_layout_alone(const LayoutArgs& args, const Stream& stream) {
+  const int64_t threads = (args.num_tokens + kThreads - 1) / kThreads * kThreads;
+  with_rank_mask_words(args.num_ranks, [&](auto words) {
+    layout_kernel<decltype(words)::value, true>
+        <<<1, static_cast<unsigned>(std::max<int64_t>(kThreads, threads)),
+           sizeof(int32_t) * static_cast<size_t>(args.num_experts),
+           cuda::as_stream(stream.native_handle())>>>(args);
+  });
+  cuda::check_launch("layout_kernel");
+}
+
 template <typename Word>
 void gather(const Tensor& from, const Tensor& copy_row, const Tensor& to, const Stream& stream) {
   const int64_t rows = to.dim(0);
@@ -289,19 +319,25 @@ const void* address(Kernel* kernel) {
 
 void load_routing_kernels(int device) {
   cuda::load_kernels(
-      device, {address(layout_kernel<1>), address(layout_kernel<kWideWords>), address(route_kernel),
-               address(check_ids_kernel), address(expert_counts_kernel), address(count_ids_kernel),
-               address(expert_offsets_kernel), address(expert_rows_kernel),
-               address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
+      device,
+      {address(layout_kernel<1, false>), address(layout_kernel<kWideWords, false>),
+       address(layout_kernel<1, true>), address(layout_kernel<kWideWords, true>),
+       address(route_kernel), address(check_ids_kernel), address(expert_counts_kernel),
+       address(count_ids_kernel), address(expert_offsets_kernel), address(expert_rows_kernel),
+       address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
 }
 
 void launch_layout(const LayoutArgs& args, const Stream& stream) {
   const cuda::DeviceGuard guard(stream.device().index);
+  if (args.num_tokens <= kMostTokensAlone && args.num_experts <= kMostExpertsAlone) {
+    launch_layout_alone(args, stream);
+    return;
+  }
   fill(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks), stream);
   fill(args.tokens_per_node, 0, sizeof(int32_t), stream);
   fill(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts), stream);
   with_rank_mask_words(args.num_ranks, [&](auto words) {
-    launch("layout_kernel", layout_kernel<decltype(words)::value>,
+    launch("layout_kernel", layout_kernel<decltype(words)::value, false>,
            blocks_for(args.num_tokens, kThreads), stream, args);
   });
 }
