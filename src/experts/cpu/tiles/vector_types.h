@@ -77,23 +77,23 @@ inline Words with_upper_half(Words words, uint32_t upper) {
   return opaque((words & 0xffff) | upper);
 #endif
 }
-// Turns 16 bytes of two k of four columns, then of two more k, into words of four k.
-inline Words columns_of_pairs(Words words) {
+// Moves two bytes at a time: from(i) is where those at place i come from.
+template <typename From>
+inline Words move_pairs(Words words, From from) {
   typedef uint16_t Pairs __attribute__((vector_size(kLanes * 4)));
   Pairs order;
   for (int i = 0; i < kLanes * 2; ++i) {
-    order[i] = static_cast<uint16_t>(i / 8 * 8 + i % 2 * 4 + i % 8 / 2);
+    order[i] = static_cast<uint16_t>(from(i));
   }
   return (Words)__builtin_shuffle((Pairs)words, order);
 }
+// Turns 16 bytes of two k of four columns, then of two more k, into words of four k.
+inline Words columns_of_pairs(Words words) {
+  return move_pairs(words, [](int i) { return i / 8 * 8 + i % 2 * 4 + i % 8 / 2; });
+}
 // The reverse: of four columns the first two bytes of each, then the other two.
 inline Words pairs_of_columns(Words words) {
-  typedef uint16_t Pairs __attribute__((vector_size(kLanes * 4)));
-  Pairs order;
-  for (int i = 0; i < kLanes * 2; ++i) {
-    order[i] = static_cast<uint16_t>(i / 8 * 8 + i % 4 * 2 + i % 8 / 4);
-  }
-  return (Words)__builtin_shuffle((Pairs)words, order);
+  return move_pairs(words, [](int i) { return i / 8 * 8 + i % 4 * 2 + i % 8 / 4; });
 }
 inline Floats spread(float value) {
 #if defined(__AVX512F__)
