@@ -94,17 +94,13 @@ ExponentRange exponents(const std::byte* panels, int64_t rows, int64_t steps) {
 // Whether f32 products of kMxfp4 may keep their sums divided by the scale of the step that is
 // added, so that no weight has to be multiplied by it.  A power of two changes no bit of a sum as
 // long as the sum is finite and normal with and without it.  Sums are multiples of 2^(least
-// exponent - 134)
-// * 2^(least scale - 128), and less than 2^(largest exponent - 126) * 2^(largest scale - 127) * 2^3
-// (of the largest code) * 2^17 (of the length of k).  Divided, they are at most 2^(127 - least
-// scale) times and at least 2^(127 - largest scale) times as large.  With a scale below 2 the code
-// 0.5 is subnormal, which bf16 products treat as zero.
+// exponent
+// - 134) * 2^(least scale - 128).  With a scale below 2 the code 0.5 is subnormal, which bf16
+// products treat as zero.
 bool can_scale_sums(const TileGemm& g) {
   const auto [least_scale, most_scale] = g.scale_exponents;
-  const int spread = most_scale - least_scale;
-  return g.steps <= 1 << 12 && least_scale >= 2 && spread <= 100 &&
-         g.exponents.least >= 9 + spread && g.exponents.most + spread <= 232 &&
-         g.exponents.most + most_scale <= 359;
+  return scaled_sums_are_finite(g) && least_scale >= 2 &&
+         g.exponents.least >= 9 + most_scale - least_scale;
 }
 
 // Whether f32 products, which do not treat subnormals as zero, have the bits of bf16 products. They
@@ -292,7 +288,7 @@ template <TileCode kCode, bool kHasZeroPoints, typename Emit, typename Scale>
 // The powers of two that sums of kMxfp4 are multiplied with from one step to the next.
 class StepScales {
  public:
-  // Of the left and of the right tile.
+  // The factors are those of the left and of the right tile.
   struct Factors {
     __m512 left;
     __m512 right;

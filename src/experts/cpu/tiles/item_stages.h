@@ -160,7 +160,7 @@ class ItemStages {
                       const ItemGemm& gemm,
                       const ItemRows& rows,
                       int64_t block) const;
-  // Of the rows of a GEMM of an item, where the kernels need them.
+  // Returns the exponents of the rows of an item's GEMM, or any where the kernels need none.
   ExponentRange exponents(const ItemWork& work, const ItemGemm& gemm, const ItemRows& rows) const;
   void multiply(const ItemWork& work,
                 const ItemGemm& gemm,

@@ -120,7 +120,7 @@ struct ExponentRange {
 struct TileGemm {
   const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` hold anything
   int64_t rows = 0;              // > 0
-  // Of those rows, see TileKernels::exponents.  Where they are not known, they may be any.
+  // These are the exponents of those rows (see TileKernels::exponents), or any where nobody asked.
   ExponentRange exponents;
   int64_t steps = 0;  // > 0
   TileCode code = TileCode::kBF16;
@@ -154,6 +154,17 @@ struct TileGemm {
   // AVX-512 kernels of bf16 products then multiply by f32 where that is shorter and has their bits.
   bool f32_products = false;
 };
+
+// Whether sums of kMxfp4 stay finite, as they are and divided by any of their scales.  They are
+// less than 2^(largest exponent - 126) * 2^(largest scale - 127) * 2^3 (of the largest code) * 2^17
+// (of the length of k).  Divided, they are at most 2^(127 - least scale) times and at least 2^(127
+// - largest scale) times as large.
+inline bool scaled_sums_are_finite(const TileGemm& g) {
+  const auto [least_scale, most_scale] = g.scale_exponents;
+  const int spread = most_scale - least_scale;
+  return g.steps <= 1 << 12 && spread <= 100 && g.exponents.most + spread <= 232 &&
+         g.exponents.most + most_scale <= 359;
+}
 
 // Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +
 // addend, then the activation or the output, each rounded to `dtype`.  Kernels with bf16 products

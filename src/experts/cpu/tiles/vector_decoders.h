@@ -190,7 +190,7 @@ struct E2M1Codes {
   struct Ready {
     Words pairs[2][2];
   };
-  void start() {}
+  void start_part(const TileGemm&, int64_t) {}
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const {
     const __m256i lower =
         _mm256_setr_epi8(0, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0, 0x00, -0x80, -0x40,
@@ -219,7 +219,7 @@ struct E2M1Codes {
 struct E2M1Codes {
   using Ready = const std::byte*;
 
-  void start() {}
+  void start_part(const TileGemm&, int64_t) {}
   void prepare(const std::byte* words, int64_t, int, Ready& ready) const { ready = words; }
   Floats code(Ready words, int i) const {
     const auto codes = load<Words>(words);
@@ -230,7 +230,6 @@ struct E2M1Codes {
 
 template <TileCode kE2M1>
 struct E2M1Decoder : E2M1Scales<kE2M1>, E2M1Codes {
-  void start_part(const TileGemm&, int64_t) { E2M1Codes::start(); }
   Floats value(const Ready& ready, int i, int64_t line, int v) const {
     return code(ready, i) * this->scale(line, v);
   }
@@ -243,7 +242,6 @@ struct Mxfp4CodeDecoder : E2M1Codes {
   static constexpr TileCode kCode = TileCode::kMxfp4;
   static constexpr int kDepth = 8;
 
-  void start_part(const TileGemm&, int64_t) { E2M1Codes::start(); }
   void start_step(const TileGemm&, int64_t) {}
   Floats value(const Ready& ready, int i, int64_t, int) const { return code(ready, i); }
 };
@@ -262,16 +260,12 @@ inline Floats factor_to_next(const TileGemm& g, int64_t step, int v) {
 
 // Whether a power of two changes no bit of the sums of kMxfp4: they are finite and multiples of the
 // least subnormal number, as they are and divided by any of their scales.  They are multiples of
-// 2^(least exponent - 150) * 2^(least scale - 128) and less than 2^(largest exponent - 126) *
-// 2^(largest scale - 127) * 2^3 (of the largest code) * 2^17 (of the length of k).  Weights, too,
-// are normal numbers.
+// 2^(least exponent - 150) * 2^(least scale - 128).  Weights, too, are normal numbers.
 inline bool can_scale_sums(const TileGemm& g) {
-  const int least = g.scale_exponents.least;
-  const int most = g.scale_exponents.most;
-  const int spread = most - least;
-  return g.steps <= 1 << 12 && least >= 2 && most <= 252 && spread <= 100 &&
-         g.exponents.least >= 2 + spread && g.exponents.least >= 129 - least &&
-         g.exponents.most + spread <= 232 && g.exponents.most + most <= 359;
+  const auto [least_scale, most_scale] = g.scale_exponents;
+  return scaled_sums_are_finite(g) && least_scale >= 2 && most_scale <= 252 &&
+         g.exponents.least >= 2 + most_scale - least_scale &&
+         g.exponents.least >= 129 - least_scale;
 }
 
 // See TileKernels::exponents; of f32 panels.
