@@ -291,6 +291,22 @@ TEST_P(CudaLayerGraphRanks, ExchangesAreCapturedByGraphs) {
   });
 }
 
+// A layer over all-gather whose call a graph may record, since it has been made twice.
+struct GatheredCall {
+  RankLayer rank;
+  Tensor in = rank.place.take(random_tensor({3, kHidden}, DType::kBF16, 5));
+  Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+
+  explicit GatheredCall(Group& group) : rank(kAllGather, group) {
+    forward();
+    forward();
+  }
+  void forward() { rank.layer->forward(in, out, rank.context()); }
+  Graph record() {
+    return Graph(rank.place.stream, [this] { forward(); });
+  }
+};
+
 // Otherwise a rank would wait for what the others do at once, and they for what it does later.
 TEST_P(CudaLayerGraphRanks, RanksRecordExchangesTogether) {
   if (GetParam().provider != "peer" || GetParam().num_ranks == 1 ||
@@ -298,18 +314,13 @@ TEST_P(CudaLayerGraphRanks, RanksRecordExchangesTogether) {
     GTEST_SKIP() << "skipped: one rank, or no graphs of exchanges";
   }
   run([&](Group& group) {
-    RankLayer rank(kAllGather, group);
-    const Tensor in = rank.place.take(random_tensor({3, kHidden}, DType::kBF16, 5));
-    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
-    const auto forward = [&] { rank.layer->forward(in, out, rank.context()); };
-    forward();
-    forward();
-    rank.place.stream.synchronize();
+    GatheredCall call(group);
+    call.rank.place.stream.synchronize();
     expect_error({"a graph", "expected all ranks to do the same"}, [&] {
       if (group.rank() == 0) {
-        const Graph graph(rank.place.stream, forward);
+        call.record();
       } else {
-        forward();
+        call.forward();
       }
     });
     group.barrier("end");
@@ -324,18 +335,13 @@ TEST_P(CudaLayerGraphRanks, AnExchangeWithoutTheOthersEnds) {
     GTEST_SKIP() << "skipped: one rank, or no graphs of exchanges";
   }
   const auto body = [&](Group& group) {
-    RankLayer rank(kAllGather, group);
-    const Tensor in = rank.place.take(random_tensor({3, kHidden}, DType::kBF16, 5));
-    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
-    const auto forward = [&] { rank.layer->forward(in, out, rank.context()); };
-    forward();
-    forward();
-    const Graph graph(rank.place.stream, forward);
+    GatheredCall call(group);
+    const Graph graph = call.record();
     group.barrier("graphs are made");
     if (group.rank() == 0) {
       graph.launch();
-      rank.place.stream.synchronize();
-      EXPECT_THROW(rank.layer->check(), CommError);
+      call.rank.place.stream.synchronize();
+      EXPECT_THROW(call.rank.layer->check(), CommError);
     } else {
       std::this_thread::sleep_for(kTimeout / 2);  // rank 0 comes to the end after the whole timeout
     }
