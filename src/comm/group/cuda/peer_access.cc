@@ -114,7 +114,7 @@ class PeerAccess final : public DeviceProvider {
   Support can_be_captured() const override { return can_be_captured_; }
 
  private:
-  // What a rank tells the others of an exchange.
+  // This is what a rank tells the others of an exchange.
   struct Posted {
     BlocksByPeer<SendBlock> sends;
     int index;  // of the sender's GPU

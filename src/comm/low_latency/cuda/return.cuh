@@ -163,7 +163,7 @@ struct SendCursor : SendItem {
         min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
         layout.element_bytes);
   }
-  // Where the unit of selection k is, and where it goes.  All lanes call them.
+  // These two tell where the unit of selection k is, and where it goes.  All lanes call them.
   __device__ const std::byte* from(int k) const {
     const CudaLowLatencyLayout& layout = args.combine.call.layout;
     const int64_t at = __shfl_sync(kAllLanes, row, k);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warps that fill the stages of few_rows_gemm.cu.  They take turns, so that each has the time
-// of several stages to wait for its rows.  One thread requests the codes.  Rows go through
+// These warps fill the stages of few_rows_gemm.cu.  They take turns, so that each has the time of
+// several stages to wait for its rows.  One thread requests the codes.  Rows go through
 // registers, where elements of k are brought into the order in which codes are decoded.
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the warps of a block of few_rows_gemm.cu share: items, stages in shared memory, and the
-// order of k in them.
+// The warps of a block of few_rows_gemm.cu share what is here: items, stages in shared memory, and
+// the order of k in them.
 #pragma once
 
 #include <cuda.h>

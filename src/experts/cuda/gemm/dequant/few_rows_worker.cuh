@@ -424,7 +424,7 @@ class Worker {
 
   const Args& p_;
   Items<kRows> items_;
-  // Shared addresses, which the compiler would else compute again and again.
+  // These shared addresses are kept, since the compiler would compute them again and again.
   uint32_t stages_;
   uint32_t full_;
   uint32_t empty_;
