@@ -95,7 +95,8 @@ inline void expect_layer_computes(const std::string& format,
   context.stream = stream;
   context.workspaces = &workspaces;
   const Tensor output = Tensor::empty({kTokens, hidden}, DType::kF32, stream.device());
-  layer.forward(to_device(x, stream.device(), stream), output, context);
+  const Tensor in = to_device(x, stream.device(), stream);  // stays until the stream has read it
+  layer.forward(in, output, context);
   const Tensor y = to_device(output, Device::cpu(), stream);
   RelativeError error;
   for (int64_t t = 0; t < kTokens; ++t) {

@@ -132,7 +132,8 @@ TEST_F(CudaLayerGraph, GivenIdsAreThoseOfTheRouter) {
   }
   const auto run_with = [&](int64_t id) {
     wide.data<int64_t>()[0] = id;
-    rank.layer->forward({.hidden = in, .topk_ids = place.take(wide), .topk_weights = weights}, out,
+    const Tensor given = place.take(wide);
+    rank.layer->forward({.hidden = in, .topk_ids = given, .topk_weights = weights}, out,
                         rank.context());
     return place.bring(out);
   };

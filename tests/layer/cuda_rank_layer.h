@@ -73,8 +73,9 @@ struct RankLayer {
   Tensor forward(const Tensor& hidden,
                  DType output_dtype = DType::kBF16,
                  Profile* profile = nullptr) {
+    const Tensor in = place.take(hidden);  // stays until the stream has read it
     const Tensor output = Tensor::empty(hidden.shape(), output_dtype, place.device());
-    layer->forward(place.take(hidden), output, context(profile));
+    layer->forward(in, output, context(profile));
     const Tensor here = place.bring(output);
     layer->check();
     return here;
