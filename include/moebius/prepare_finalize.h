@@ -149,6 +149,9 @@ struct PrepareFinalizeTraits {
   // these SMs free.  0: nothing is left free.
   int comm_sms = 0;
   int finalize_sms = 0;  // the same for finalize alone
+  // On a GPU: whether a call may use streams beside its own.  false: so many ranks share the GPU
+  // that kernels which wait for each other would come to share a hardware queue.
+  bool has_streams_beside = true;
   // How many micro-batches may have begun prepare and not yet ended finalize at the same time.
   int max_in_flight = 7;
   // Where a placement of experts decides to which rank a row goes: i32 [E] on the CPU, this rank's

@@ -30,6 +30,9 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   state_->weight_and_reduce = make_weight_and_reduce(experts->traits().weight_and_reduce);
   state_->loads = LoadCounter(options.microbatches, experts->desc().num_local_experts);
   state_->options = options;
+  const bool is_apart = prepare_finalize->traits().has_streams_beside;
+  state_->beside = SideStream(SideStream::Use::kBeside, is_apart);
+  state_->transfers = SideStream(SideStream::Use::kTransfers, is_apart);
   state_->prepare_finalize = std::move(prepare_finalize);
   state_->experts = std::move(experts);
   state_->shared_experts = std::move(shared_experts);
@@ -194,7 +197,7 @@ ModularKernel::State::Microbatch ModularKernel::State::microbatch(int index, con
   cut.context.microbatch = slot(context, index);
   cut.context.max_sms = plan.gemm_sms;
   if (plan.transfers_beside && (count > 1 || (in_steps && !context.transfers))) {
-    cut.context.transfers = transfers.on(context.stream.device());
+    cut.context.transfers = transfers.of(context.stream);
   }
   return cut;
 }

@@ -24,7 +24,7 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
   CallContext way_there = context;
   rows_came_in_waves = false;
   if (plan.early_rows > 0) {
-    way_there.transfers = transfers.on(context.stream.device());
+    way_there.transfers = transfers.of(context.stream);
   }
   turns.before_send();
   const Pending<PrepareResult> sent = start_prepare(input, shared.own_rows(), way_there);
@@ -59,7 +59,7 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
                       : 1;
   if (combine_parts > 1) {
     if (plan.transfers_beside) {
-      back.transfers = transfers.on(context.stream.device());
+      back.transfers = transfers.of(context.stream);
     }
     returned = compute_in_parts(microbatch, prepared, done, shared, back);
   } else {
@@ -70,7 +70,7 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
   }
   shared.finalize_sent();
   if (counts_beside) {
-    const Stream& stream = beside.on(context.stream.device());
+    const Stream& stream = beside.of(context.stream);
     stream.wait(arrived);
     LoadCounter::count_own(input, stream);
     if (!experts_count) {

@@ -31,8 +31,8 @@ struct ModularKernel::State {
   CallPlan plan;
   int combine_parts = 1;
   bool rows_came_in_waves = false;
-  SideStream beside{SideStream::Use::kBeside};        // for shared experts and for counting loads
-  SideStream transfers{SideStream::Use::kTransfers};  // for micro-batches, waves and parts
+  SideStream beside{SideStream::Use::kBeside, true};        // for shared experts and counting loads
+  SideStream transfers{SideStream::Use::kTransfers, true};  // for micro-batches, waves and parts
 
   void expect_call(const KernelInput& input,
                    const Tensor& output,

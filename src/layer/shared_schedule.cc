@@ -55,7 +55,7 @@ std::function<void()> SharedSchedule::in_line() {
 
 void SharedSchedule::run_beside(int max_sms) {
   CallContext own = context_;
-  own.stream = work_.beside->on(own.stream.device());
+  own.stream = work_.beside->of(own.stream);
   own.max_sms = max_sms;
   own.stream.wait(begin_);
   run(own);

@@ -28,7 +28,7 @@ std::vector<int> ranks_on_this_gpu(Group& group) {
 }
 
 Support can_replay_on_one_gpu(int num_ranks, int num_queues) {
-  const int most = std::max(1, num_queues / kQueuesPerRankInGraphs);
+  const int most = std::max(1, num_queues / kQueuesPerLayer);
   return num_ranks <= most
              ? Support::yes()
              : Support::no(fmt::format(
@@ -41,6 +41,10 @@ Support can_replay_on_one_gpu(int num_ranks, int num_queues) {
 Support can_replay_graphs(Group& group) {
   return can_replay_on_one_gpu(static_cast<int>(ranks_on_this_gpu(group).size()),
                                cuda::hardware_queues());
+}
+
+bool has_streams_beside(Group& group) {
+  return can_replay_graphs(group).ok;
 }
 
 }  // namespace moebius::comm

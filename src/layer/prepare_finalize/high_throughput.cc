@@ -48,6 +48,7 @@ PrepareFinalizeTraits traits_of(const HighThroughput& transport, std::optional<i
           .localizes_ids = true,
           .comm_sms = std::max(transport.dispatch_config().num_sms, combine_sms),
           .finalize_sms = combine_sms,
+          .has_streams_beside = comm::has_streams_beside(group),
           .placed_experts = transport.placement().expert_map(group.rank()),
           .can_be_captured = can_be_captured(group, capacity)};
 }

@@ -61,6 +61,7 @@ PrepareFinalizeTraits traits_of(const LowLatency& transport) {
           .localizes_ids = true,
           .comm_sms = options.num_sms,
           .finalize_sms = options.num_sms,
+          .has_streams_beside = comm::has_streams_beside(group),
           .max_in_flight = 2,  // the transport keeps two results at a time
           .placed_experts = transport.placement().expert_map(group.rank()),
           .carries_extras =
