@@ -36,7 +36,7 @@ MAY_INCLUDE = {
 # For each stage its headers in include/moebius.
 PUBLIC_HEADERS = {
     "core": "allocator api deadline device dlpack dtype error float_types graph interrupt log parallel_executor pending"
-    " profile row_arrivals settings stream support tensor version",
+    " profile row_arrivals settings slot_order stream support tensor version",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
     "comm": "dispatch group low_latency transports",

@@ -10,6 +10,7 @@
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/low_latency/cuda/make_transport.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/slot_order.h"
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"

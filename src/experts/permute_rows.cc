@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/cuda/slot_order.h"
 #include "core/ids.h"
 #include "core/parallel.h"
 #include "core/same_device.h"

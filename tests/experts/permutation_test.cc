@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/slot_order.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/permute.h"
 #include "moebius/permute.h"

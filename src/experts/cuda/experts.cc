@@ -18,6 +18,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/cuda/slot_order.h"
 #include "core/cuda/words.h"
 #include "core/scratch.h"
 #include "core/token_sums.h"

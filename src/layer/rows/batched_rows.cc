@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cuda/slot_order.h"
 #include "core/ids.h"
 #include "core/parallel.h"
 #include "experts/cuda/rows/permute.h"

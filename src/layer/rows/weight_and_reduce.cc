@@ -10,7 +10,6 @@
 #include "core/ids.h"
 #include "core/same_device.h"
 #include "core/token_sums.h"
-#include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"
 #include "layer/rows/batched_rows.h"
 #include "layer/rows/row_ops.h"

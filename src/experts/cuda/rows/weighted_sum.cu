@@ -15,8 +15,8 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/cuda/slot_order.h"
 #include "core/ids.h"
-#include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"
 #include "moebius/error.h"
 

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stable counting sort of slots by local expert, with masked and foreign slots last, as the CTAs
+// of a kernel do it.  Up to kChunk slots take one CTA.  For more, chunk_counts has the slots of
+// each chunk by bucket, and a CTA per chunk adds up all of them to find its first rows.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda/slot_order.h"
+
+namespace moebius::slots {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kWarps = 8;
+inline constexpr int kThreads = kWarps * kWarp;
+inline constexpr int kWarpSlots = 256;
+inline constexpr int kChunk = kWarps * kWarpSlots;
+inline constexpr int kPerLane = kWarpSlots / kWarp;
+inline constexpr unsigned kAll = 0xffffffffu;
+inline constexpr int kFew = 256;
+
+__device__ __forceinline__ int bucket_of(const SlotSort& a, int32_t id) {
+  const int none = a.num_buckets - 1;
+  if (id < 0) {
+    return none;
+  }
+  int64_t local = id - a.first_expert;
+  if (a.map != nullptr) {
+    local = id < a.num_ids ? a.map[id] : -1;
+  }
+  return local >= 0 && local < none ? static_cast<int>(local) : none;
+}
+
+// Replaces each of data[0, n) by the sum of what precedes it, by a whole CTA.
+__device__ __forceinline__ void exclusive_scan(int32_t* data, int n) {
+  __shared__ int of_warp[kWarp];
+  __shared__ int total_so_far;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int num_warps = static_cast<int>(blockDim.x) / kWarp;
+  if (threadIdx.x == 0) {
+    total_so_far = 0;
+  }
+  constexpr int kItems = 8;  // neighbours that a thread adds up by itself
+  for (int begin = 0; begin < n; begin += kItems * static_cast<int>(blockDim.x)) {
+    const int first = begin + kItems * static_cast<int>(threadIdx.x);
+    int items[kItems];
+    int own = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      items[i] = first + i < n ? data[first + i] : 0;
+      own += items[i];
+    }
+    int sum = own;
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(kAll, sum, step);
+      sum += lane >= step ? other : 0;
+    }
+    if (lane == kWarp - 1) {
+      of_warp[warp] = sum;
+    }
+    __syncthreads();
+    int before = total_so_far + sum - own;
+    for (int w = 0; w < warp; ++w) {
+      before += of_warp[w];
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (first + i < n) {
+        data[first + i] = before;
+      }
+      before += items[i];
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 0; w < num_warps; ++w) {
+        total_so_far += of_warp[w];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// The slots of this warp in a chunk are first_slot() of the first lane and those that follow it,
+// a.warp_slots in all.
+__device__ __forceinline__ int64_t first_slot(const SlotSort& a, int chunk) {
+  const unsigned warp = threadIdx.x / kWarp;
+  return int64_t{chunk} * kChunk + int64_t{warp} * a.warp_slots + threadIdx.x % kWarp;
+}
+// Finds the buckets of a warp's slots, 32 neighbours at a time; where it has no slot, the bucket is
+// -1.  Why all at once: that takes one trip to memory instead of kPerLane.
+__device__ __forceinline__ void find_buckets(const SlotSort& a,
+                                             int chunk,
+                                             int (&buckets)[kPerLane]) {
+  int32_t ids[kPerLane];
+  const auto exists = [&](int i) {
+    return i * kWarp < a.warp_slots && first_slot(a, chunk) + i * kWarp < a.num_slots;
+  };
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    ids[i] = exists(i) ? a.ids[first_slot(a, chunk) + i * kWarp] : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    buckets[i] = exists(i) ? bucket_of(a, ids[i]) : -1;
+  }
+}
+
+// The slots of a bucket in chunks before this one, and in all chunks.
+struct Sums {
+  int before;
+  int total;
+};
+
+__device__ __forceinline__ Sums sums_of_chunks(const SlotSort& a, int chunk, int b) {
+  Sums sums{};
+#pragma unroll 8
+  for (int other = 0; other < a.num_chunks; ++other) {
+    const int count = a.chunk_counts[int64_t{other} * a.num_buckets + b];
+    sums.before += other < chunk ? count : 0;
+    sums.total += count;
+  }
+  return sums;
+}
+
+// Places the slots of a chunk, by a CTA of kThreads.  `next` is shared memory of
+// SlotSort::shared_bytes(): next [kWarps, num_buckets], the row of each warp's next slot of a
+// bucket; starts [num_buckets], the first row of each bucket; and before [num_buckets], the slots
+// of earlier chunks.
+__device__ __forceinline__ void place_slots(const SlotSort& a, int chunk, int32_t* next) {
+  const int n = a.num_buckets;
+  int32_t* starts = next + kWarps * n;
+  int32_t* before = starts + n;
+  int32_t* of_warp = next + static_cast<int>(threadIdx.x) / kWarp * n;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int buckets[kPerLane];
+  find_buckets(a, chunk, buckets);
+  for (int i = static_cast<int>(threadIdx.x); chunk == 0 && i < a.num_cleared; i += kThreads) {
+    a.cleared[i] = 0;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < kWarps * n; i += kThreads) {
+    next[i] = 0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (buckets[i] >= 0) {
+      atomicAdd(&of_warp[buckets[i]], 1);
+    }
+  }
+  __syncthreads();
+  for (int b = static_cast<int>(threadIdx.x); b < n; b += kThreads) {
+    Sums sums{};
+    if (a.chunk_counts != nullptr) {
+      sums = sums_of_chunks(a, chunk, b);
+    } else {
+      for (int w = 0; w < kWarps; ++w) {
+        sums.total += next[w * n + b];
+      }
+    }
+    starts[b] = sums.total;
+    before[b] = sums.before;
+    if (chunk == 0 && a.expert_counts != nullptr && b < n - 1) {
+      a.expert_counts[b] = sums.total;
+    }
+  }
+  __syncthreads();
+  exclusive_scan(starts, n);
+  for (int b = static_cast<int>(threadIdx.x); b < n; b += kThreads) {
+    int row = starts[b] + before[b];
+    for (int w = 0; w < kWarps; ++w) {
+      const int count = next[w * n + b];
+      next[w * n + b] = row;
+      row += count;
+    }
+    if (chunk == 0 && a.expert_offsets != nullptr) {
+      a.expert_offsets[b] = starts[b];
+    }
+  }
+  __syncthreads();
+  // A warp places 32 neighbouring slots at a time, so that the rows of a bucket are in the order of
+  // slots.
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int64_t slot = first_slot(a, chunk) + i * kWarp;
+    if (__all_sync(kAll, buckets[i] < 0)) {
+      break;  // the whole warp is past its end
+    }
+    const int bucket = buckets[i];
+    const bool exists = bucket >= 0;
+    const unsigned same = __match_any_sync(kAll, bucket);
+    const unsigned earlier = same & ((1u << lane) - 1);
+    const int row = exists ? of_warp[bucket] + __popc(earlier) : 0;
+    __syncwarp();
+    if (exists && earlier == 0) {
+      of_warp[bucket] += __popc(same);
+    }
+    __syncwarp();
+    if (!exists) {
+      continue;
+    }
+    if (a.slot_of_row != nullptr) {
+      a.slot_of_row[row] = static_cast<int32_t>(slot);
+    }
+    if (a.token_of_row != nullptr) {
+      a.token_of_row[row] = static_cast<int32_t>(slot) / a.topk;
+    }
+    if (a.row_of_slot != nullptr) {
+      int64_t place = row;
+      if (bucket == n - 1) {
+        place = -1;
+      } else if (a.max_rows > 0) {
+        const int index = row - starts[bucket];
+        place = index < a.max_rows ? bucket * a.max_rows + index : -1;
+      }
+      a.row_of_slot[slot] = static_cast<int32_t>(place);
+    }
+  }
+}
+
+// Makes a SlotOrder of up to kFew slots, by a CTA of any size.  `keys` is shared memory of kFew
+// words.  Each slot is compared with all others.  Why not place_slots(): its code is several times
+// as long, and a kernel that comes to it late waits until memory has brought it (5 us of a call).
+__device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys) {
+  const int num_slots = static_cast<int>(a.num_slots);
+  const int num_threads = static_cast<int>(blockDim.x);
+  for (int slot = static_cast<int>(threadIdx.x); slot < num_slots; slot += num_threads) {
+    keys[slot] = bucket_of(a, a.ids[slot]);
+  }
+  if (threadIdx.x < a.num_cleared) {
+    a.cleared[threadIdx.x] = 0;
+  }
+  __syncthreads();
+  // A thread takes slot i, and bucket i.
+  const int end = max(num_slots, a.num_buckets);
+  for (int i = static_cast<int>(threadIdx.x); i < end; i += num_threads) {
+    const int own = i < num_slots ? keys[i] : 0;
+    int row = 0;
+    int start = 0;
+    int count = 0;
+#pragma unroll 4
+    for (int slot = 0; slot < num_slots; ++slot) {
+      const int other = keys[slot];
+      row += other < own || (other == own && slot < i) ? 1 : 0;
+      start += other < i ? 1 : 0;
+      count += other == i ? 1 : 0;
+    }
+    if (i < num_slots) {
+      a.row_of_slot[i] = own < a.num_buckets - 1 ? row : -1;
+      a.token_of_row[row] = i / a.topk;
+    }
+    if (i < a.num_buckets) {
+      a.expert_offsets[i] = start;
+    }
+    if (i < a.num_buckets - 1) {
+      a.expert_counts[i] = count;
+    }
+  }
+}
+
+}  // namespace moebius::slots
