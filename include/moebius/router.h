@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "moebius/api.h"
+#include "moebius/slot_order.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
@@ -98,6 +99,15 @@ struct RouterWeights {
   Tensor expert_scale = {};     // [E], see RouterConfig; optional
 };
 
+// What Router::route() writes.
+struct RouteOutput {
+  Tensor logits;   // f32 [T, E]
+  Tensor ids;      // i32 or i64 [T, K]
+  Tensor weights;  // f32 [T, K]
+  // Of the slots with these ids; optional, on a GPU only.
+  const SlotOrder* order = nullptr;
+};
+
 class Router {
  public:
   // Throws InvalidArgument when K exceeds E or the experts of the groups kept, for wrong shapes,
@@ -136,6 +146,9 @@ class Router {
               const Tensor& ids,
               const Tensor& weights,
               const Stream& stream) const;
+  // logits(), then select(), then the order of the slots where one is asked for, with the same
+  // results.  Throws what those throw, and Unsupported for an order on the CPU.
+  void route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const;
 
  private:
   struct State;

@@ -32,6 +32,11 @@ class Impl {
                       const Tensor& ids,
                       const Tensor& weights,
                       const Stream& stream) const = 0;
+  // What Router::route() does.  Only implementations on GPUs are asked for an order.
+  virtual void route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const {
+    logits(hidden, out.logits, stream);
+    select(out.logits, out.ids, out.weights, stream);
+  }
   // Takes the values that the model has by now, in place on a GPU.  Returns false where the
   // implementation has to be made anew, which is so on the CPU.
   virtual bool update(const Stream& /*stream*/) { return false; }

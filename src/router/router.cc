@@ -172,6 +172,9 @@ struct Router::State {
 
   // The model of these weights, which fit in the place of those that there are.
   router::Model updated(const RouterWeights& weights) const;
+  // The checks of logits(), select() and route().
+  void expect_logits(const Tensor& hidden, const Tensor& out) const;
+  void expect_choice(int64_t num_tokens, const Tensor& ids, const Tensor& weights) const;
 
   RouterWeights given;  // only dtypes and shapes may be read
   router::Model model;
@@ -223,19 +226,19 @@ std::string_view Router::implementation() const {
   return state_->entry.name;
 }
 
-void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
-  expect_defined(state_->model.gate, "the router's gate");
+void Router::State::expect_logits(const Tensor& hidden, const Tensor& out) const {
+  const RouterConfig& config = model.config;
+  expect_defined(model.gate, "the router's gate");
   expect_defined(hidden, "hidden");
-  expect_on(hidden, config().device, "hidden");
+  expect_on(hidden, config.device, "hidden");
   expect_float(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
-  expect_eq(hidden.dim(1), state_->model.gate.dim(1), "hidden.dim(1)");
+  expect_eq(hidden.dim(1), model.gate.dim(1), "hidden.dim(1)");
   expect_dtype(out, DType::kF32, "out");
-  expect_on(out, config().device, "out");
+  expect_on(out, config.device, "out");
   expect_writable(out, "out");
-  expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
-  expect_stream(stream, config().device);
-  if (config().logit_sums == LogitSums::kTensorCores) {
+  expect_shape(out, {hidden.dim(0), config.num_experts}, "out");
+  if (config.logit_sums == LogitSums::kTensorCores) {
     expect_dtype(hidden, DType::kBF16, "hidden, for logits summed by tensor cores,");
     expect(reinterpret_cast<uintptr_t>(hidden.raw()) % 16 == 0, [&] {
       return fmt::format(
@@ -244,7 +247,45 @@ void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& strea
           hidden.raw());
     });
   }
+}
+
+void Router::State::expect_choice(int64_t num_tokens,
+                                  const Tensor& ids,
+                                  const Tensor& weights) const {
+  const RouterConfig& config = model.config;
+  expect_id_dtype(ids, "ids");
+  expect_on(ids, config.device, "ids");
+  expect_writable(ids, "ids");
+  expect_shape(ids, {num_tokens, config.topk}, "ids");
+  expect_dtype(weights, DType::kF32, "weights");
+  expect_on(weights, config.device, "weights");
+  expect_writable(weights, "weights");
+  expect_shape(weights, {num_tokens, config.topk}, "weights");
+}
+
+void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
+  state_->expect_logits(hidden, out);
+  expect_stream(stream, config().device);
   state_->impl->logits(hidden, out, stream);
+}
+
+void Router::route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const {
+  if (config().device.is_cpu()) {
+    if (out.order != nullptr) {
+      throw Unsupported("an order of slots from a router on the CPU, where experts make their own");
+    }
+    logits(hidden, out.logits, stream);
+    select(out.logits, out.ids, out.weights, stream);
+    return;
+  }
+  state_->expect_logits(hidden, out.logits);
+  state_->expect_choice(hidden.dim(0), out.ids, out.weights);
+  if (out.order != nullptr) {
+    expect_order(*out.order, hidden.dim(0), config().topk, out.order->expert_counts.numel(),
+                 config().device);
+  }
+  expect_stream(stream, config().device);
+  state_->impl->route(hidden, out, stream);
 }
 
 void Router::select(const Tensor& logits,
@@ -255,14 +296,7 @@ void Router::select(const Tensor& logits,
   expect_on(logits, config().device, "logits");
   expect_eq(logits.num_dims(), 2, "dimensions of logits");
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
-  expect_id_dtype(ids, "ids");
-  expect_on(ids, config().device, "ids");
-  expect_writable(ids, "ids");
-  expect_shape(ids, {logits.dim(0), config().topk}, "ids");
-  expect_dtype(weights, DType::kF32, "weights");
-  expect_on(weights, config().device, "weights");
-  expect_writable(weights, "weights");
-  expect_shape(weights, {logits.dim(0), config().topk}, "weights");
+  state_->expect_choice(logits.dim(0), ids, weights);
   expect_stream(stream, config().device);
 
   if (ids.dtype() == DType::kI64 && ids.device().is_cpu()) {  // only kernels of GPUs write i64

@@ -46,4 +46,30 @@ void launch_early(std::string_view name,
   check_cuda(cudaLaunchKernelEx(&config, kernel, args...), name);
 }
 
+// The same for a grid that is one cluster, so of 8 blocks at most.
+template <typename... Params>
+void launch_cluster_early(std::string_view name,
+                          void (*kernel)(Params...),
+                          dim3 grid,
+                          dim3 threads,
+                          size_t shared_bytes,
+                          cudaStream_t stream,
+                          const std::type_identity_t<Params>&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = grid.x;
+  attributes[1].val.clusterDim.y = grid.y;
+  attributes[1].val.clusterDim.z = grid.z;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, args...), name);
+}
+
 }  // namespace moebius::cuda

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/cuda/check.h"
+#include "core/cuda/slot_order.h"
 #include "router/cuda/kernels.h"
 
 namespace moebius::router {
@@ -53,18 +54,7 @@ class Cuda final : public Impl {
 
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
     const cuda::DeviceGuard guard(stream.device().index);
-    const auto launch =
-        model_.config.logit_sums == LogitSums::kTensorCores ? launch_tensor_logits : launch_logits;
-    launch({.hidden = hidden.raw(),
-            .hidden_dtype = hidden.dtype(),
-            .gate = gate_.raw(),
-            .gate_dtype = gate_.dtype(),
-            .bias = bias_.data<float>(),
-            .num_tokens = hidden.dim(0),
-            .num_experts = model_.config.num_experts,
-            .depth = hidden.dim(1),
-            .out = out.data<float>()},
-           stream.device().index, cuda::as_stream(stream.native_handle()));
+    launch_logits_of(logits_args(hidden, out), stream);
   }
 
   void select(const Tensor& logits,
@@ -72,26 +62,65 @@ class Cuda final : public Impl {
               const Tensor& weights,
               const Stream& stream) const override {
     const cuda::DeviceGuard guard(stream.device().index);
-    const RouterConfig& config = model_.config;
-    launch_select({.logits = logits.data<float>(),
-                   .num_tokens = logits.dim(0),
-                   .num_experts = static_cast<int>(config.num_experts),
-                   .topk = static_cast<int>(config.topk),
-                   .num_groups = static_cast<int>(config.num_groups),
-                   .topk_groups = static_cast<int>(config.topk_groups),
-                   .scoring = config.scoring,
-                   .score_after_topk = config.score_after_topk,
-                   .renormalize = config.renormalize,
-                   .routed_scaling_factor = config.routed_scaling_factor,
-                   .mixer_epsilon = config.mixer_epsilon,
-                   .correction_bias = correction_bias_ ? correction_bias_.data<float>() : nullptr,
-                   .expert_scale = expert_scale_ ? expert_scale_.data<float>() : nullptr,
-                   .ids = IdsOut::of(ids),
-                   .weights = weights.data<float>()},
-                  cuda::as_stream(stream.native_handle()));
+    launch_select(select_args(logits, ids, weights), cuda::as_stream(stream.native_handle()));
+  }
+
+  // The kernel that chooses the experts of few tokens also orders the slots.  Those of more tokens
+  // are ordered by kernels of their own.
+  void route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const override {
+    const cuda::DeviceGuard guard(stream.device().index);
+    launch_logits_of(logits_args(hidden, out.logits), stream);
+    SelectArgs args = select_args(out.logits, out.ids, out.weights);
+    if (out.order == nullptr) {
+      launch_select(args, cuda::as_stream(stream.native_handle()));
+      return;
+    }
+    const CudaOrderArgs order = CudaOrderArgs::of(out.ids, *out.order);
+    args.order = slot_sort(order);
+    const bool orders = can_order(args);
+    args.order = orders ? args.order : SlotSort{};
+    launch_select(args, cuda::as_stream(stream.native_handle()));
+    if (!orders) {
+      cuda_order_slots(order, stream);
+    }
   }
 
  private:
+  bool sums_on_tensor_cores() const { return model_.config.logit_sums == LogitSums::kTensorCores; }
+  LogitsArgs logits_args(const Tensor& hidden, const Tensor& out) const {
+    return {.hidden = hidden.raw(),
+            .hidden_dtype = hidden.dtype(),
+            .gate = gate_.raw(),
+            .gate_dtype = gate_.dtype(),
+            .bias = bias_.data<float>(),
+            .num_tokens = hidden.dim(0),
+            .num_experts = model_.config.num_experts,
+            .depth = hidden.dim(1),
+            .out = out.data<float>()};
+  }
+  SelectArgs select_args(const Tensor& logits, const Tensor& ids, const Tensor& weights) const {
+    const RouterConfig& config = model_.config;
+    return {.logits = logits.data<float>(),
+            .num_tokens = logits.dim(0),
+            .num_experts = static_cast<int>(config.num_experts),
+            .topk = static_cast<int>(config.topk),
+            .num_groups = static_cast<int>(config.num_groups),
+            .topk_groups = static_cast<int>(config.topk_groups),
+            .scoring = config.scoring,
+            .score_after_topk = config.score_after_topk,
+            .renormalize = config.renormalize,
+            .routed_scaling_factor = config.routed_scaling_factor,
+            .mixer_epsilon = config.mixer_epsilon,
+            .correction_bias = correction_bias_ ? correction_bias_.data<float>() : nullptr,
+            .expert_scale = expert_scale_ ? expert_scale_.data<float>() : nullptr,
+            .ids = IdsOut::of(ids),
+            .weights = weights.data<float>()};
+  }
+  void launch_logits_of(const LogitsArgs& args, const Stream& stream) const {
+    const auto launch = sums_on_tensor_cores() ? launch_tensor_logits : launch_logits;
+    launch(args, stream.device().index, cuda::as_stream(stream.native_handle()));
+  }
+
   const Model& model_;
   Tensor gate_;
   Tensor bias_;

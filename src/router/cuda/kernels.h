@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/slot_order.h"
 #include "core/ids.h"
 #include "moebius/router.h"
 
@@ -31,8 +32,16 @@ struct SelectArgs {
   const float* expert_scale;     // [E] or nullptr
   IdsOut ids;                    // [T, K]
   float* weights;                // [T, K]
+  // What makes a SlotOrder of these ids, which the kernel then also does; without row_of_slot no
+  // order is made.
+  SlotSort order = {};
+
+  MOEBIUS_HOST_DEVICE bool orders() const { return order.row_of_slot != nullptr; }
 };
+// REQUIRES: can_order(), or there is no order to make.
 void launch_select(const SelectArgs& args, cudaStream_t stream);
+// Whether the kernel can make such an order.
+bool can_order(const SelectArgs& args);
 
 struct LogitsArgs {
   const void* hidden;  // [T, H]
