@@ -31,6 +31,7 @@
 #include "moebius/api.h"
 #include "moebius/quant_config.h"
 #include "moebius/row_arrivals.h"
+#include "moebius/slot_order.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
@@ -175,6 +176,10 @@ struct ExpertsInput {
   // i32 [L], optional, only with ExpertsTraits::counts_rows: apply() writes here how many of the
   // selections each local expert has.
   Tensor row_counts = {};
+  // The order of the slots of topk_ids by expert_map, optional, only with
+  // ExpertsTraits::takes_order and without row_counts: apply() then does not make it.  Its counters
+  // are used up.
+  const SlotOrder* order = nullptr;
 };
 
 // The buffers that one apply() needs.  `intermediate` is GEMM2's operand, the output of the
@@ -209,6 +214,8 @@ struct ExpertsTraits {
   bool retains_weights = false;
   // apply() writes ExpertsInput::row_counts, for standard rows, since it counts them anyway.
   bool counts_rows = false;
+  // apply() takes an ExpertsInput::order, for standard rows, instead of making one.
+  bool takes_order = false;
 };
 
 class Experts {

@@ -408,6 +408,14 @@ void validate_call(const Experts& experts,
     expect_tensor(input.row_counts, DType::kI32, {desc.num_local_experts}, "row_counts");
     expect_writable(input.row_counts, "row_counts");
   }
+  if (input.order) {
+    expect(experts.traits().takes_order, [&] {
+      return fmt::format("an order is given, experts {} make that of {} rows themselves",
+                         experts.name(), name(desc.format));
+    });
+    expect(!input.row_counts, "row_counts are given, but the order has counted the rows");
+    expect_order(*input.order, rows, desc.topk, desc.num_local_experts, device);
+  }
 
   if (experts.traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
       !input.apply_router_weight_on_input) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "moebius/permute.h"
+#include "moebius/slot_order.h"
 #include "tests/conformance/experts_suite.h"
 
 namespace moebius::experts_suite {
@@ -102,6 +104,50 @@ TEST_P(ExpertsContract, RowsAreCountedByThoseWhoSaySo) {
   const Tensor counts = place.bring(input.row_counts);
   const int32_t* first = counts.data<int32_t>();
   EXPECT_EQ(std::vector<int32_t>(first, first + counts.numel()), expected);
+}
+
+// The order that the experts would make themselves.
+inline SlotOrder order_of(const ExpertProblem& p, const testing::Place& place) {
+  const Tensor& ids = p.input.topk_ids;
+  const int64_t num_experts = p.desc.num_local_experts;
+  const Permutation order = allocate_permutation(ids.dim(0), ids.dim(1), num_experts);
+  make_permutation(ids, {}, order, Stream::cpu(1));
+  const Tensor counts = Tensor::empty({num_experts}, DType::kI32);
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const int32_t* offsets = order.expert_offsets.data<int32_t>() + e;
+    counts.data<int32_t>()[e] = offsets[1] - offsets[0];
+  }
+  const Tensor tokens = Tensor::empty({ids.numel()}, DType::kI32);
+  std::transform(order.slot_of_row.data<int32_t>(), order.slot_of_row.data<int32_t>() + ids.numel(),
+                 tokens.data<int32_t>(),
+                 [&](int32_t slot) { return slot / static_cast<int32_t>(ids.dim(1)); });
+  return {.expert_offsets = place.take(order.expert_offsets),
+          .expert_counts = place.take(counts),
+          .row_of_slot = place.take(order.row_of_slot),
+          .token_of_row = place.take(tokens),
+          .counters = place.take(Tensor::zeros({2}, DType::kI32))};
+}
+
+TEST_P(ExpertsContract, AnOrderIsTakenByThoseWhoSaySo) {
+  const ExpertProblem p = ExpertProblemMaker(27).make(kTiny, base_case());
+  const auto experts = make(p, impl(), 2);
+  const testing::Place place(stream_of(impl(), 2));
+  if (is_standard()) {
+    p.input.topk_ids.data<int32_t>()[1] = -1;
+  }
+  ExpertsInput input = p.input;
+  if (!experts->traits().takes_order) {
+    const SlotOrder none;
+    input.order = &none;
+    EXPECT_THROW(apply(*experts, input, place.stream), InvalidArgument);
+    return;
+  }
+  const Tensor expected = apply(*experts, input, place.stream);
+  SlotOrder order = order_of(p, place);
+  input.order = &order;
+  EXPECT_TRUE(same_bits(apply(*experts, input, place.stream), expected));
+  order.row_of_slot = order.token_of_row;
+  EXPECT_THROW(apply(*experts, input, place.stream), InvalidArgument);
 }
 
 TEST_P(ExpertsContract, NothingComputedGivesZeros) {

@@ -54,6 +54,13 @@ CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch&
   }
 }
 
+void CallBuffers::take_order(const SlotOrder& order) {
+  next_item = order.counters;
+  expert_offsets = order.expert_offsets;
+  row_of_slot = order.row_of_slot;
+  token_of_row = order.token_of_row;
+}
+
 void CallBuffers::take_operand(const BufferFacts& facts, const RowPlan& plan, Scratch& scratch) {
   const ExpertsDesc& d = facts.desc;
   const int64_t slots = plan.slots;

@@ -12,6 +12,7 @@
 #include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/cuda/rows/row_coder.h"
 #include "moebius/experts.h"
+#include "moebius/slot_order.h"
 
 namespace moebius::cuda {
 
@@ -46,6 +47,9 @@ struct CallBuffers {
   // Takes the buffers of a call with plan.rows from `scratch`, which may only measure.  Neither
   // `facts` nor `plan` is kept.
   CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch& scratch);
+
+  // Takes an order that is made already in place of room for one.
+  void take_order(const SlotOrder& order);
 
   Tensor next_item;  // see ExpertGemm
   Tensor expert_offsets, row_of_slot, token_of_row;

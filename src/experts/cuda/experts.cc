@@ -70,6 +70,7 @@ class CudaExperts final : public ExpertsBase {
     const bool is_plain_standard = !is_batched() && desc_.num_adapters == 0;
     const bool is_coded_here = a1_.active() && traits_.expects_unquantized_inputs;
     traits_.counts_rows = !is_batched();
+    traits_.takes_order = !is_batched();
     traits_.gives_parts = is_plain_standard && plan2.takes_columns();
     traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
                                   !a1_.needs_groups() && plan1.takes_index();
@@ -87,7 +88,10 @@ class CudaExperts final : public ExpertsBase {
       return;
     }
     const auto plan = row_plan(rows, input.expected_rows);
-    const CallBuffers buffers(buffer_facts(), *plan, scratch);
+    CallBuffers buffers(buffer_facts(), *plan, scratch);
+    if (input.order != nullptr) {
+      buffers.take_order(*input.order);
+    }
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
     const RowOperand x = load_input(call);
@@ -221,6 +225,15 @@ class CudaExperts final : public ExpertsBase {
       rows.settled = true;
       return rows;
     }
+    if (input.order == nullptr) {
+      make_order(input, buffers, stream);
+    }
+    return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
+  }
+
+  void make_order(const ExpertsInput& input,
+                  const CallBuffers& buffers,
+                  const Stream& stream) const {
     cuda_order_slots({.ids = input.topk_ids,
                       .expert_map = input.expert_map,
                       .num_local_experts = desc_.num_local_experts,
@@ -230,7 +243,6 @@ class CudaExperts final : public ExpertsBase {
                       .expert_counts = input.row_counts,
                       .cleared = buffers.next_item},
                      stream);
-    return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
   }
 
   RowAdapters row_adapters(const ExpertsInput& input, const CallBuffers& buffers) const {
