@@ -21,6 +21,7 @@
 #include "moebius/prepare_finalize.h"
 #include "moebius/router.h"
 #include "moebius/shared_experts.h"
+#include "moebius/slot_order.h"
 
 namespace moebius MOEBIUS_API {
 
@@ -70,6 +71,9 @@ struct KernelInput {
   bool add_shared = false;
   // i32 [E], optional: the call writes here how many selections of topk_ids each expert has.
   Tensor own_load = {};
+  // The order of the slots of topk_ids, optional: what room_for_order() has given, filled in.  It
+  // stays alive until the call is over.
+  const SlotOrder* order = nullptr;
   // The options of this call in place of those that the kernel was made with; `microbatches` is at
   // most theirs, for which there is room.  Shared experts then take chunks of as many rows, too.
   // Every rank gives the same options, or none.
@@ -125,6 +129,11 @@ class ModularKernel {
                   const Tensor& output,
                   const Tensor& shared_output,
                   const CallContext& context);
+
+  // Room for the order of this call's slots, whose ids need not be chosen yet, or none where the
+  // call would not use one.  A Router fills it in (RouteOutput).  It counts rows, too, so the call
+  // of the kernel that comes next is the one that it belongs to.
+  SlotOrder room_for_order(const KernelInput& input, const CallContext& context);
 
   // See PrepareFinalize.  Every live rank makes this call before its next forward().
   void set_dead(int rank, bool dead);

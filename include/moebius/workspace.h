@@ -20,6 +20,7 @@ namespace moebius MOEBIUS_API {
 // Tensors that are alive at the same time are in different slots.
 enum class WorkspaceSlot : uint8_t {
   kLayer,          // MoeLayer: converted input, logits, ids, weights, results not yet output
+  kOrder,          // kernel: an order of slots that comes with the call
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
@@ -31,7 +32,7 @@ enum class WorkspaceSlot : uint8_t {
   kFinalize,       // finalize: reduced rows before they travel; low latency: weights of 1
   kShared,         // shared experts: everything they need
 };
-inline constexpr int kNumWorkspaceSlots = 11;
+inline constexpr int kNumWorkspaceSlots = 12;
 
 struct TensorSpec {
   Shape shape;

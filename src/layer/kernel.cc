@@ -95,6 +95,41 @@ LayerCall ModularKernel::start(const KernelInput& input,
       [&state](std::string_view why) { state.prepare_finalize->give_up(why); }));
 }
 
+SlotOrder ModularKernel::room_for_order(const KernelInput& input, const CallContext& context) {
+  return state_->room_for_order(input, context);
+}
+
+// The experts can use an order where they compute the tokens of this rank, all of them at once.
+SlotOrder ModularKernel::State::room_for_order(const KernelInput& input,
+                                               const CallContext& context) {
+  const KernelOptions& chosen = input.options ? *input.options : options;
+  const PrepareFinalizeTraits& backend = prepare_finalize->traits();
+  const ExpertsDesc& desc = experts->desc();
+  const int64_t num_tokens = input.hidden.dim(0);
+  const int64_t chunk_tokens =
+      chosen.chunk_tokens == 0 ? default_chunk_tokens() : chosen.chunk_tokens;
+  const bool keeps_tokens = backend.num_dispatchers == 1 && !backend.is_monolithic &&
+                            backend.activation_format == ActivationFormat::kStandard;
+  if (!keeps_tokens || !experts->traits().takes_order || chosen.microbatches > 1 ||
+      !runs_once(*experts, num_tokens, chunk_tokens)) {
+    return {};
+  }
+  CallContext own = context;
+  own.microbatch = slot(context, 0);
+  const auto [expert_offsets, row_of_slot, token_of_row, counters] =
+      own.get(WorkspaceSlot::kOrder, {{{desc.num_local_experts + 1}, DType::kI32},
+                                      {{num_tokens, desc.topk}, DType::kI32},
+                                      {{num_tokens * desc.topk}, DType::kI32},
+                                      {{2}, DType::kI32}});
+  loads.begin(1, context.stream);
+  return {.expert_map = map_of(input),
+          .expert_offsets = expert_offsets,
+          .expert_counts = loads.of(0),
+          .row_of_slot = row_of_slot,
+          .token_of_row = token_of_row,
+          .counters = counters};
+}
+
 void ModularKernel::State::expect_call(const KernelInput& input,
                                        const Tensor& output,
                                        const Tensor& shared_output,

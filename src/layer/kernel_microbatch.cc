@@ -207,6 +207,9 @@ Tensor ModularKernel::State::compute(const Microbatch& microbatch,
   const KernelInput& input = microbatch.input;
   const CallContext& context = microbatch.context;
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
+  // An order belongs to the ids that the call came with.
+  const SlotOrder* order = prepared.topk_ids.raw() == input.topk_ids.raw() ? input.order : nullptr;
+  const bool counts_rows = order == nullptr && experts_count_rows(prepared);
   const ExpertsInput rows{
       .x = prepared.x,
       .x_scale = prepared.x_scale,
@@ -221,7 +224,8 @@ Tensor ModularKernel::State::compute(const Microbatch& microbatch,
       .expected_rows = prepared.expected_rows,
       .parts = parts,
       .arrivals = prepared.arrivals,
-      .row_counts = experts_count_rows(prepared) ? loads.of(microbatch.index) : Tensor()};
+      .row_counts = counts_rows ? loads.of(microbatch.index) : Tensor(),
+      .order = order};
   const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();

@@ -34,6 +34,7 @@ struct ModularKernel::State {
   SideStream beside{SideStream::Use::kBeside, true};        // for shared experts and counting loads
   SideStream transfers{SideStream::Use::kTransfers, true};  // for micro-batches, waves and parts
 
+  SlotOrder room_for_order(const KernelInput& input, const CallContext& context);
   void expect_call(const KernelInput& input,
                    const Tensor& output,
                    const Tensor& shared_output,

@@ -36,7 +36,8 @@ MoeLayerInput slice_tokens(const MoeLayerInput& input, const TokenSlice& slice) 
 Task MoeLayer::State::run(Call call, CallContext context, bool in_steps) {
   const std::shared_ptr<void> held = context.pool().hold(context.microbatch, WorkspaceSlot::kLayer);
   const Call own = slices_tokens() ? slice_of(call) : call;
-  const Work work = begin(own, context);
+  Work work = begin(own, context);
+  work.input.order = work.order ? &work.order : nullptr;
   Task kernel_calls = run_kernel(work, context, in_steps);
   while (kernel_calls.step()) {
     co_yield Sent{};
@@ -118,7 +119,7 @@ MoeLayer::State::Work MoeLayer::State::begin(const Call& call, const CallContext
   work.writes_to_output = writes_to_output;
   stream = context.stream;
   if (routes) {
-    route(work.input, context);
+    route(work, context);
   }
   return work;
 }
@@ -141,15 +142,22 @@ void MoeLayer::State::add_up(const Call& call, const Work& work, const CallConte
   }
 }
 
-void MoeLayer::State::route(const KernelInput& input, const CallContext& context) {
+void MoeLayer::State::route(Work& work, const CallContext& context) {
+  const KernelInput& input = work.input;
   const Profile::Span span(context.profile, "router", context.stream);
   if (routing) {
     return routing(input.hidden, input.topk_ids, input.topk_weights, context);
   }
-  if (router->has_gate()) {
-    router->logits(input.hidden, input.router_logits, context.stream);
+  if (!router->has_gate()) {
+    return router->select(input.router_logits, input.topk_ids, input.topk_weights, context.stream);
   }
-  router->select(input.router_logits, input.topk_ids, input.topk_weights, context.stream);
+  work.order = kernel->room_for_order(input, context);
+  router->route(input.hidden,
+                {.logits = input.router_logits,
+                 .ids = input.topk_ids,
+                 .weights = input.topk_weights,
+                 .order = work.order ? &work.order : nullptr},
+                context.stream);
 }
 
 // The number of calls of the kernel: as many as the rank with most tokens needs, and at least one,

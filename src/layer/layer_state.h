@@ -72,7 +72,8 @@ struct MoeLayer::State {
     KernelInput input;
     Tensor routed;
     Tensor shared;
-    Tensor summed;  // room for the sums over ranks, if there are any
+    Tensor summed;    // room for the sums over ranks, if there are any
+    SlotOrder order;  // made by the router where the kernel takes one
     bool writes_to_output = false;
   };
   void expect_call(const Call& call, const Stream& call_stream) const;
@@ -84,7 +85,8 @@ struct MoeLayer::State {
   Work begin(const Call& call, const CallContext& context);
   void add_up(const Call& call, const Work& work, const CallContext& context) const;
   void gather(const Tensor& output, const CallContext& context) const;
-  void route(const KernelInput& input, const CallContext& context);
+  // Chooses the experts of the tokens, and orders the slots where the kernel has room for that.
+  void route(Work& work, const CallContext& context);
   int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
   // It takes references to what outlives it, the arguments of run().
   Task run_kernel(const Work& work, const CallContext& context, bool in_steps);

@@ -21,6 +21,7 @@ KernelInput slice_tokens(const KernelInput& input, const TokenSlice& slice) {
         &KernelInput::router_logits, &KernelInput::lora_ids, &KernelInput::a2_scale}) {
     own.*part = slice.of(input.*part);
   }
+  own.order = nullptr;  // it is one of all slots
   return own;
 }
 
