@@ -35,16 +35,16 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 CUtensorMap make_tensor_map(const void* data,
                             CUtensorMapDataType type,
                             CUtensorMapSwizzle swizzle,
-                            const std::vector<MapDim>& dims) {
+                            std::initializer_list<MapDim> dims) {
   const cuuint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2 : 1;
   cuuint64_t sizes[5];
   cuuint64_t strides[5];
   cuuint32_t box[5];
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  for (size_t i = 0; i < dims.size(); ++i) {
-    sizes[i] = static_cast<cuuint64_t>(dims[i].size);
-    strides[i] = static_cast<cuuint64_t>(dims[i].stride) * element;
-    box[i] = static_cast<cuuint32_t>(dims[i].box);
+  for (size_t i = 0; const MapDim& dim : dims) {
+    sizes[i] = static_cast<cuuint64_t>(dim.size);
+    strides[i] = static_cast<cuuint64_t>(dim.stride) * element;
+    box[i++] = static_cast<cuuint32_t>(dim.box);
   }
   CUtensorMap map;
   const CUresult result =
@@ -52,8 +52,8 @@ CUtensorMap make_tensor_map(const void* data,
                         sizes, strides + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {} x {}: error {}", dims[1].size,
-                                dims[0].size, static_cast<int>(result)));
+    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {} x {}: error {}", sizes[1], sizes[0],
+                                static_cast<int>(result)));
   }
   return map;
 }

@@ -7,7 +7,7 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <vector>
+#include <initializer_list>
 
 namespace moebius::cuda {
 
@@ -22,6 +22,6 @@ struct MapDim {
 CUtensorMap make_tensor_map(const void* data,
                             CUtensorMapDataType type,
                             CUtensorMapSwizzle swizzle,
-                            const std::vector<MapDim>& dims);
+                            std::initializer_list<MapDim> dims);
 
 }  // namespace moebius::cuda

@@ -76,8 +76,10 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(memory);
   if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&args.a);
-    ptx::prefetch_tensor_map(&args.a_tiles);
+    if (args.a_rows == nullptr) {
+      ptx::prefetch_tensor_map(&args.a);
+      ptx::prefetch_tensor_map(&args.a_tiles);
+    }
     ptx::prefetch_tensor_map(&args.b);
     for (int stage = 0; stage < Config::kStages; ++stage) {
       ptx::mbarrier_init(&shared.full[stage], Config::filling_threads(args));

@@ -36,6 +36,7 @@ inline constexpr int kScaleStep = quant::kDecodedStep;
 enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
 
 struct Args {
+  // These two are unset with a_rows.
   CUtensorMap a;        // [rows, K], boxes of kBoxRowsA x kBlockBytes
   CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
   // [G N / 32, j, l, i, K] in the letters above, boxes of [kBoxRowsB / 32, 4, 4, 2, kBlockBytes].
@@ -43,7 +44,7 @@ struct Args {
   CUtensorMap b_narrow;  // the same, boxes of half as many columns
   // Row r is row a_rows[r] of a and a_scale; nullptr: row r.
   const int32_t* a_rows;
-  const void* a_values;  // the memory that the maps of a describe
+  const void* a_values;  // the memory of a, which its maps describe
   const float* a_scale;  // nullptr: none
   const float* b_scale;
   int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -30,7 +30,7 @@ int block_elements(const Tensor& tensor) {
 }
 
 // `dims` has the innermost dimension first, whose box is kBlockBytes wide.
-CUtensorMap make_map(const Tensor& tensor, const std::vector<MapDim>& dims) {
+CUtensorMap make_map(const Tensor& tensor, std::initializer_list<MapDim> dims) {
   return make_tensor_map(tensor.raw(),
                          tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                         : CU_TENSOR_MAP_DATA_TYPE_UINT8,
@@ -180,8 +180,10 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
   sm90::Args args{};
-  args.a = map_of_a(gemm.a, rows_of_a, k, sm90::kBoxRowsA);
-  args.a_tiles = map_of_a(gemm.a, rows_of_a, k, sm90::kTileRows);
+  if (!gemm.a_rows) {
+    args.a = map_of_a(gemm.a, rows_of_a, k, sm90::kBoxRowsA);
+    args.a_tiles = map_of_a(gemm.a, rows_of_a, k, sm90::kTileRows);
+  }
   args.a_rows = data_or_null<const int32_t>(gemm.a_rows);
   args.a_values = gemm.a.raw();
   args.arrivals = gemm.arrivals;
