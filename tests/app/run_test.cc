@@ -12,6 +12,7 @@
 #include "moebius/safetensors.h"
 #include "moebius/tolerance.h"
 #include "tests/app/command.h"
+#include "tests/app/family_fixtures.h"
 #include "tests/app/tiny_model.h"
 
 namespace moebius::test {
@@ -275,6 +276,16 @@ TEST(MakeModel, ListNamesThePresets) {
        {"tiny", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-120b"}) {
     EXPECT_NE(result.out.find(preset), std::string::npos) << preset;
   }
+}
+
+TEST(Run, AFailedCheckSaysThatAStaticScaleClipsTheInput) {
+  const fs::path model = family_root() / "formats/fp8_static/mixtral";
+  const CommandResult result =
+      run_command("run --check --repeat 1 --tokens 4 --model" + Words{model.string()});
+  EXPECT_EQ(result.exit_code, 1) << result.err << result.out;
+  EXPECT_NE(result.out.find("static scale of activations holds values up to 0.06"),
+            std::string::npos)
+      << result.out;
 }
 
 }  // namespace

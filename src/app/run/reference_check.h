@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "moebius/checkpoint.h"
 #include "moebius/stream.h"
@@ -24,6 +25,7 @@ ReferenceOutput reference_forward(MoeLayerWeights weights,
 struct CheckResult {
   double error = 0;  // relative_error() of the output
   double tolerance = 0;
+  std::string clipped;  // of a failed check: how the checkpoint's static scale clips the input
   bool passed() const { return error <= tolerance; }
 };
 

@@ -283,6 +283,9 @@ Report make_report(const RunOptions& options, const RunResult& r) {
                  {"error", finite_or_text(r.check->error), Unit::kSmall},
                  {"tolerance", r.check->tolerance, Unit::kSmall},
                  {"reference", "float64"}});
+    if (!r.check->clipped.empty()) {
+      report.line("check", "", "{clipped}", {{"clipped", r.check->clipped}});
+    }
   }
   return report;
 }
