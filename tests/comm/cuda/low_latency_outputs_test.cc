@@ -277,10 +277,6 @@ TEST_P(LowLatencyCuda, RowsOfTenBitsComeBackWithTheBitsOfTheCpu) {
         const auto got = r.gpu.dispatch({.x = there.x, .topk_ids = there.ids}, r.stream);
         LowLatencyCombineInput back{got.x, there.ids, there.weights};
         back.coding = LowLatencyCoding::kLogFmt10;
-        if (!is_one_node()) {
-          EXPECT_THROW(r.gpu.combine(back, *got.handle, r.stream), Unsupported);
-          return;
-        }
         const auto sums = call % 2 == 0 ? r.gpu.combine(back, *got.handle, r.stream)
                                         : r.gpu.combine_async(back, *got.handle, r.stream).finish();
         r.finish();
@@ -357,6 +353,29 @@ TEST_P(LowLatencyCuda, AnotherCastOnOneRankIsAnErrorOfBothSizes) {
           << text;
     }
     r.group.barrier("all have seen it");
+  });
+}
+
+TEST_P(LowLatencyCuda, AnotherCodingOnOneRankIsAnError) {
+  if (num_ranks() == 1) {
+    GTEST_SKIP() << "skipped: needs a second rank";
+  }
+  const Problem p = make_problem(9, 3, 1152);
+  run_ranks(p, [&](Rank& r) {
+    const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
+    const auto got = r.gpu.dispatch({.x = in.x, .topk_ids = in.ids}, r.stream);
+    LowLatencyCombineInput back{got.x, in.ids, in.weights};
+    back.coding = r.group.rank() == 0 ? LowLatencyCoding::kLogFmt10 : LowLatencyCoding::kNone;
+    comm_error_of(
+        [&] {
+          r.gpu.combine(back, *got.handle, r.stream);
+          r.stream.synchronize();
+          r.gpu.check();
+        },
+        -1);
+    if (is_one_node()) {  // over nodes the error has ended the group
+      r.group.barrier("all have seen it");
+    }
   });
 }
 

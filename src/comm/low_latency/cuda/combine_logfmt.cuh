@@ -6,68 +6,9 @@
 #pragma once
 
 #include "comm/low_latency/cuda/await_rows.cuh"
-#include "comm/low_latency/logfmt.h"
+#include "comm/low_latency/cuda/logfmt.cuh"
 
 namespace moebius::comm::low_latency_combine {
-
-inline constexpr int kLogfmtPerLane = static_cast<int>(logfmt::kGroup) / 32;
-
-// Four elements of a row.
-template <typename Element>
-struct alignas(kLogfmtPerLane * sizeof(Element)) LogfmtElements {
-  Element x[kLogfmtPerLane];
-};
-
-// One warp codes a group.  Lane l has elements 4 l to 4 l + 3, whose codes are 5 bytes; lanes
-// exchange these to store whole words.
-template <typename Type>
-__device__ inline void encode_group(const typename Type::Element* row,
-                                    std::byte* to,
-                                    int hidden,
-                                    int group) {
-  using Element = typename Type::Element;
-  const auto four =
-      *(reinterpret_cast<const LogfmtElements<Element>*>(row + group * logfmt::kGroup) + lane_id());
-  float x[kLogfmtPerLane];
-  uint32_t max_bits = 0;
-  uint32_t min_bits = ~0u;
-#pragma unroll
-  for (int i = 0; i < kLogfmtPerLane; ++i) {
-    x[i] = Type::load(four.x[i]);
-    const uint32_t bits = __float_as_uint(x[i]) & 0x7fffffffu;
-    max_bits = max(max_bits, bits);
-    min_bits = bits >= logfmt::kSmallestNormalBits ? min(min_bits, bits) : min_bits;
-  }
-  const logfmt::Header header = logfmt::make_header(__reduce_max_sync(kAllLanes, max_bits),
-                                                    __reduce_min_sync(kAllLanes, min_bits));
-  uint64_t packed = 0;
-#pragma unroll
-  for (int i = 0; i < kLogfmtPerLane; ++i) {
-    packed |= static_cast<uint64_t>(logfmt::encode(x[i], header)) << 10 * i;
-  }
-  constexpr int kWords = static_cast<int>(logfmt::kCodeBytes) / 4;
-  auto* words = reinterpret_cast<uint32_t*>(to + logfmt::codes_at(group));
-#pragma unroll
-  for (int first = 0; first < kWords; first += 32) {
-    const int word = first + lane_id();
-    // Byte b of the codes belongs to lane b / 5.  A word has bytes of one lane or of two.
-    const int lower = min(4 * word / 5, 31);
-    const int upper = min((4 * word + 3) / 5, 31);
-    const uint64_t low = __shfl_sync(kAllLanes, packed, lower);
-    const uint64_t high = __shfl_sync(kAllLanes, packed, upper);
-    if (word < kWords) {
-      uint64_t value = low >> 8 * (4 * word - 5 * lower);
-      if (upper != lower) {
-        value |= high << 8 * (5 * upper - 4 * word);
-      }
-      words[word] = static_cast<uint32_t>(value);
-    }
-  }
-  if (lane_id() == 0) {
-    *reinterpret_cast<uint2*>(to + logfmt::header_at(hidden, group)) =
-        make_uint2(__float_as_uint(header.log_min), __float_as_uint(header.step));
-  }
-}
 
 template <typename Type>
 __device__ void send_logfmt(SendCursor at) {
@@ -107,25 +48,13 @@ __device__ bool receive_logfmt(
     return false;
   }
   float sum[kLogfmtPerLane] = {};
-  const int first_byte = 5 * lane_id();
   for (uint32_t terms = __ballot_sync(kAllLanes, own.contributes); terms != 0; terms &= terms - 1) {
     const int k = __ffs(static_cast<int>(terms)) - 1;
     const float weight = __shfl_sync(kAllLanes, own.weight, k);
     const std::byte* row =
         call.window(call.rank()) +
         layout.returned_at(bank_of(block.epoch), int64_t{token} * layout.topk + k);
-    const auto* words =
-        reinterpret_cast<const uint32_t*>(row + logfmt::codes_at(group)) + first_byte / 4;
-    const uint64_t packed =
-        (static_cast<uint64_t>(words[1]) << 32 | words[0]) >> 8 * (first_byte % 4);
-    const uint2 stored =
-        *reinterpret_cast<const uint2*>(row + logfmt::header_at(layout.hidden, group));
-    const logfmt::Header header{__uint_as_float(stored.x), __uint_as_float(stored.y)};
-#pragma unroll
-    for (int i = 0; i < kLogfmtPerLane; ++i) {
-      const auto code = static_cast<uint32_t>(packed >> 10 * i & 0x3ff);
-      sum[i] += weight * logfmt::decode(code, header);
-    }
+    add_coded_group(row, layout.hidden, group, weight, sum);
   }
   auto* to = reinterpret_cast<Element*>(combine.out) + int64_t{token} * layout.hidden +
              group * logfmt::kGroup + kLogfmtPerLane * lane_id();

@@ -5,6 +5,7 @@
 #include "comm/device/grid.cuh"
 #include "comm/device/sum_copies.cuh"
 #include "comm/low_latency/cuda/cast.cuh"
+#include "comm/low_latency/cuda/logfmt.cuh"
 #include "comm/low_latency/cuda/low_latency_messages.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -256,18 +257,27 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+template <typename Type, bool kIsCoded>
 __global__ void __launch_bounds__(kThreads)
     return_rows_kernel(const __grid_constant__ ReturnRowsArgs args) {
   const Mailboxes& boxes = args.boxes;
   for_each_row(args, [&](const std::byte* message, int64_t i, int k, int64_t row) {
-    std::byte* to =
-        args.block[i / boxes.max_tokens] + args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
+    std::byte* returned = args.block[i / boxes.max_tokens] +
+                          args.numbers[i * boxes.topk + k] * args.returned.message_bytes;
     if (lane_id() == 0) {
-      reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
-      reinterpret_cast<int32_t*>(to)[1] = k;
+      reinterpret_cast<int32_t*>(returned)[0] = *reinterpret_cast<const int32_t*>(message);
+      reinterpret_cast<int32_t*>(returned)[1] = k;
     }
-    copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
-               lane_id());
+    std::byte* to = returned + ReturnedRows::kHeader;
+    const std::byte* from = args.x + row * boxes.row_bytes;
+    if constexpr (kIsCoded) {
+      for (int group = 0; group * logfmt::kGroup < boxes.hidden; ++group) {
+        encode_group<Type>(reinterpret_cast<const typename Type::Element*>(from), to, boxes.hidden,
+                           group);
+      }
+    } else {
+      copy_plain(to, from, boxes.row_bytes, lane_id());
+    }
   });
 }
 
@@ -277,12 +287,12 @@ __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args)
   const int rank = static_cast<int>(blockIdx.y);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < args.num_rows[rank];
        i += int64_t{gridDim.x} * kThreads) {
-    const std::byte* returned = args.block[rank] + i * boxes.returned_bytes;
+    const std::byte* returned = args.block[rank] + i * args.returned.message_bytes;
     const int64_t token = reinterpret_cast<const int32_t*>(returned)[0];
     const int64_t slot = reinterpret_cast<const int32_t*>(returned)[1];
     // Anything may lie there when the exchange was given up.
     if (token >= 0 && token < args.num_tokens && slot >= 0 && slot < boxes.topk) {
-      args.places[token * boxes.topk + slot] = returned + Mailboxes::kReturnedHeader;
+      args.places[token * boxes.topk + slot] = returned + ReturnedRows::kHeader;
     }
   }
 }
@@ -309,6 +319,33 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp takes a group of a token.
+template <typename Type>
+__global__ void __launch_bounds__(kThreads)
+    sum_coded_kernel(const __grid_constant__ SumReturnedArgs args) {
+  using Element = typename Type::Element;
+  const Mailboxes& boxes = args.boxes;
+  const int num_groups = boxes.hidden / static_cast<int>(logfmt::kGroup);
+  for (int64_t item = first_item(); item < int64_t{args.num_tokens} * num_groups;
+       item += item_stride()) {
+    const int64_t token = item / num_groups;
+    const auto group = static_cast<int>(item % num_groups);
+    float sum[kLogfmtPerLane] = {};
+    for (int k = 0; k < boxes.topk; ++k) {
+      const std::byte* row = args.places[token * boxes.topk + k];
+      if (row != nullptr) {
+        add_coded_group(row, boxes.hidden, group, args.weights[token * boxes.topk + k], sum);
+      }
+    }
+    auto* out = reinterpret_cast<Element*>(args.out + token * boxes.row_bytes) +
+                group * logfmt::kGroup + kLogfmtPerLane * lane_id();
+#pragma unroll
+    for (int i = 0; i < kLogfmtPerLane; ++i) {
+      out[i] = Type::round(sum[i]);
+    }
+  }
+}
+
 using SendKernel = void (*)(SendMessagesArgs);
 SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
   if (cast == LowLatencyCast::kNone) {
@@ -319,10 +356,20 @@ SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
   });
 }
 
+using ReturnKernel = void (*)(ReturnRowsArgs);
+ReturnKernel return_kernel_of(DType dtype, bool is_coded) {
+  if (!is_coded) {
+    return return_rows_kernel<BF16, false>;  // copies bytes of any type
+  }
+  return with_row_type(
+      dtype, [](auto type) -> ReturnKernel { return return_rows_kernel<decltype(type), true>; });
+}
+
 using SumKernel = void (*)(SumReturnedArgs);
-SumKernel sum_kernel_of(DType dtype) {
-  return with_row_type(dtype,
-                       [](auto type) -> SumKernel { return sum_returned_kernel<decltype(type)>; });
+SumKernel sum_kernel_of(DType dtype, bool is_coded) {
+  return with_row_type(dtype, [&](auto type) -> SumKernel {
+    return is_coded ? sum_coded_kernel<decltype(type)> : sum_returned_kernel<decltype(type)>;
+  });
 }
 
 template <typename Kernel>
@@ -339,11 +386,13 @@ void set_bytes(void* to, int value, int64_t bytes, const Stream& stream) {
 }  // namespace
 
 void load_message_kernels(int device, DType dtype) {
-  cuda::load_kernels(device, {address(send_kernel_of(dtype, LowLatencyCast::kNone)),
-                              address(send_kernel_of(dtype, LowLatencyCast::kFp8)),
-                              address(number_selections_kernel), address(copy_messages_kernel),
-                              address(return_rows_kernel), address(find_places_kernel),
-                              address(sum_kernel_of(dtype))});
+  cuda::load_kernels(
+      device,
+      {address(send_kernel_of(dtype, LowLatencyCast::kNone)),
+       address(send_kernel_of(dtype, LowLatencyCast::kFp8)), address(number_selections_kernel),
+       address(copy_messages_kernel), address(return_kernel_of(dtype, false)),
+       address(return_kernel_of(dtype, true)), address(find_places_kernel),
+       address(sum_kernel_of(dtype, false)), address(sum_kernel_of(dtype, true))});
 }
 
 void launch_send_messages(const SendMessagesArgs& args, const Stream& stream) {
@@ -367,8 +416,9 @@ void launch_unpack(const UnpackArgs& args, const Stream& stream) {
 
 void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream) {
   const cuda::DeviceGuard guard(stream.device().index);
-  return_rows_kernel<<<grid_for(args.boxes.num_messages()), kThreads, 0,
-                       cuda::as_stream(stream.native_handle())>>>(args);
+  return_kernel_of(args.dtype,
+                   args.returned.is_coded)<<<grid_for(args.boxes.num_messages()), kThreads, 0,
+                                             cuda::as_stream(stream.native_handle())>>>(args);
   cuda::check_launch("return_rows_kernel");
 }
 
@@ -385,7 +435,10 @@ void launch_sum_returned(const SumReturnedArgs& args, const Stream& stream) {
                             static_cast<unsigned>(args.boxes.num_ranks)),
                        kThreads, 0, to>>>(args);
   cuda::check_launch("find_places_kernel");
-  sum_kernel_of(args.dtype)<<<grid_for(args.num_tokens), kThreads, 0, to>>>(args);
+  const int64_t items = args.returned.is_coded
+                            ? int64_t{args.num_tokens} * (args.boxes.hidden / logfmt::kGroup)
+                            : int64_t{args.num_tokens};
+  sum_kernel_of(args.dtype, args.returned.is_coded)<<<grid_for(items), kThreads, 0, to>>>(args);
   cuda::check_launch("sum_returned_kernel");
 }
 

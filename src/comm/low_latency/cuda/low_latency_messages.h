@@ -11,6 +11,7 @@
 
 #include "comm/device/signals.h"
 #include "comm/low_latency/cpu/message_layout.h"
+#include "comm/low_latency/logfmt.h"
 #include "core/ids.h"
 #include "moebius/dtype.h"
 #include "moebius/low_latency.h"
@@ -27,11 +28,8 @@ struct Mailboxes {
   int64_t mailbox_bytes;
   int64_t message_bytes;
   int64_t row_offset;
-  LowLatencyRow row;       // of the messages of a dispatch
-  int64_t row_bytes;       // in in_dtype
-  int64_t returned_bytes;  // {token i32, slot i32, 8 bytes of padding, row}, a multiple of 16
-
-  static constexpr int64_t kReturnedHeader = 16;
+  LowLatencyRow row;  // of the messages of a dispatch
+  int64_t row_bytes;  // in in_dtype
 
   // For calls with these rows and this room.
   Mailboxes(const LowLatencyLayout& layout, const LowLatencyRow& rows, int64_t room)
@@ -43,10 +41,23 @@ struct Mailboxes {
         message_bytes(layout.message_bytes(rows)),
         row_offset(layout.row_offset()),
         row(rows),
-        row_bytes(layout.row_bytes()),
-        returned_bytes(LowLatencyLayout::align(kReturnedHeader + row_bytes, 16)) {}
+        row_bytes(layout.row_bytes()) {}
 
   MOEBIUS_HOST_DEVICE int64_t num_messages() const { return int64_t{num_ranks} * max_tokens; }
+};
+
+// How the rows of a combine return: in in_dtype, or coded.
+struct ReturnedRows {
+  bool is_coded;
+  int64_t row_bytes;
+  int64_t message_bytes;  // {token i32, slot i32, 8 bytes of padding, row}, a multiple of 16
+
+  static constexpr int64_t kHeader = 16;
+
+  ReturnedRows(const Mailboxes& boxes, LowLatencyCoding coding)
+      : is_coded(coding == LowLatencyCoding::kLogFmt10),
+        row_bytes(is_coded ? logfmt::row_bytes(boxes.hidden) : boxes.row_bytes),
+        message_bytes(LowLatencyLayout::align(kHeader + row_bytes, 16)) {}
 };
 
 // Fills one mailbox for each rank from the tokens of this one.
@@ -94,6 +105,8 @@ void launch_unpack(const UnpackArgs& args, const Stream& stream);
 // Makes the messages that bring the rows of each source's selections back to it.
 struct ReturnRowsArgs {
   Mailboxes boxes;
+  ReturnedRows returned;
+  DType dtype;
   const std::byte* in;  // the mailboxes that were unpacked
   const int32_t* rows;
   const int32_t* numbers;
@@ -105,6 +118,7 @@ void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream);
 // Weights and sums each token's returned rows in order of their slots, in f32, and rounds once.
 struct SumReturnedArgs {
   Mailboxes boxes;
+  ReturnedRows returned;
   DType dtype;
   int num_tokens;
   const std::byte* block[kMaxCudaRanks];  // the message of each rank

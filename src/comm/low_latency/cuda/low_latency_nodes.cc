@@ -298,12 +298,9 @@ Tensor CudaNodesLowLatency::combine_buffer(const LowLatencyHandle& handle) {
 
 Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
   const auto& [input, handle_, stream, out] = call;
-  if (input.coding != LowLatencyCoding::kNone) {
-    throw Unsupported(fmt::format("logfmt rows on GPUs of {} nodes: they must share one",
-                                  group.topology().num_nodes()));
-  }
   const NodesHandle* own = &own_handle(handle_);
   const Mailboxes& boxes = own->boxes;
+  const comm::ReturnedRows rows(boxes, input.coding);
   expect_combine(input, own->num_tokens, own->num_rows, out);
   check();
   expect_combined_once(own->is_combined);
@@ -316,12 +313,15 @@ Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combin
   stream.synchronize();
 
   comm::ReturnRowsArgs returned{.boxes = boxes,
+                                .returned = rows,
+                                .dtype = options.in_dtype,
                                 .in = own->received.bytes(),
                                 .rows = own->rows.data<int32_t>(),
                                 .numbers = own->numbers.data<int32_t>(),
                                 .x = input.x.bytes(),
                                 .block = {}};
   comm::SumReturnedArgs sum{.boxes = boxes,
+                            .returned = rows,
                             .dtype = options.in_dtype,
                             .num_tokens = static_cast<int>(own->num_tokens),
                             .block = {},
@@ -333,9 +333,9 @@ Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combin
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   for (int r = 0; r < num_ranks; ++r) {
-    const Tensor sent = arena_.take(from_sources[static_cast<size_t>(r)] * boxes.returned_bytes);
+    const Tensor sent = arena_.take(from_sources[static_cast<size_t>(r)] * rows.message_bytes);
     sum.num_rows[r] = own->selections_to[static_cast<size_t>(r)];
-    const Tensor received = arena_.take(sum.num_rows[r] * boxes.returned_bytes);
+    const Tensor received = arena_.take(sum.num_rows[r] * rows.message_bytes);
     returned.block[r] = sent.bytes();
     sum.block[r] = received.bytes();
     sends.push_back({r, sent.raw(), sent.nbytes()});
