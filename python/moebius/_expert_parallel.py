@@ -39,7 +39,6 @@ class ParallelExperts:
                 f"{source.label} has {source.num_experts} experts, expected one for each of "
                 f"{group.size} ranks"
             )
-        activation = source.activation
         w1, w2, config = weights_of(source, quant, self._experts)
         self._layer = MoeLayer(
             w1,
@@ -47,14 +46,10 @@ class ParallelExperts:
             topk=topk,
             num_experts=source.num_experts,
             dtype=dtype_name(source.dtype),
-            activation=activation.kind,
-            gated=activation.gated,
-            alpha=activation.alpha,
-            beta=activation.beta,
-            limit=activation.limit,
             quant=config,
             experts=implementation,
             group=group,
+            **source.activation.arguments,
             **options,
         )
 

@@ -8,8 +8,8 @@ read; it is computed at some points, and the results are compared with what the 
 A function that agrees at all points with none of them is not known."""
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import torch
@@ -26,7 +26,7 @@ _NEAR = 0.25
 _TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Activation:
     """An activation of moebius.Experts, under the names of its arguments."""
 
@@ -37,6 +37,13 @@ class Activation:
     alpha: Optional[float] = None
     beta: Optional[float] = None
     limit: Optional[float] = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of moebius.Experts, for columns that do not alternate."""
+        found = dataclasses.asdict(self)
+        del found["interleaved"]
+        return {"activation": found.pop("kind"), **found}
 
 
 _PLAIN: dict[str, Function] = {

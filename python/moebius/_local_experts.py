@@ -46,7 +46,6 @@ class LocalExperts:
         self.dtype = source.dtype
         self._source = source
         self._quant = quant
-        activation = source.activation
         w1, w2, config = weights_of(source, quant)
         # The id E is foreign, and the library wants no more selections than ids.
         num_ids = max(source.num_experts + 1, topk)
@@ -56,15 +55,11 @@ class LocalExperts:
             topk=topk,
             num_experts=num_ids,
             dtype=dtype_name(source.dtype),
-            activation=activation.kind,
-            gated=activation.gated,
-            alpha=activation.alpha,
-            beta=activation.beta,
-            limit=activation.limit,
             quant=config,
             lends_weights=lends and quant is None and source.lies_as_wanted,
             implementation=implementation,
             device=source.device,
+            **source.activation.arguments,
         )
         ids = torch.arange(num_ids, dtype=torch.int32)
         ids[source.num_experts :] = -1

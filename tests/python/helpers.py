@@ -24,6 +24,13 @@ try:
 except ImportError:
     torch = None  # type: ignore[assignment]
 
+# Why tests of GPUs are skipped; empty: they run.
+NO_GPU = ""
+if torch is None:
+    NO_GPU = "torch is not installed"
+elif not (torch.cuda.is_available() and moebius.is_usable("cuda")):
+    NO_GPU = "there is no GPU that both torch and this build can use"
+
 
 def run_threads(body: Callable[[moebius.Group], Any], size: int, **options: Any) -> list[Any]:
     """Calls the body on `size` threads that are the ranks of a group, and gives its results."""

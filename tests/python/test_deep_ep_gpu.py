@@ -10,19 +10,14 @@ import tempfile
 import traceback
 from typing import Any
 
-from helpers import torch
+from helpers import NO_GPU, torch
 
 import moebius
 
-REASON = ""
-if torch is None:
-    REASON = "torch is not installed"
-elif not (torch.cuda.is_available() and moebius.is_usable("cuda")):
-    REASON = "there is no GPU that both torch and this build can use"
 try:
     import pytest
 
-    pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+    pytestmark = pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
 except ImportError:
     pass
 
@@ -377,8 +372,8 @@ def test_results_of_a_busy_gpu() -> None:
 
 
 if __name__ == "__main__":
-    if REASON:
-        print(f"skipped: {REASON}")
+    if NO_GPU:
+        print(f"skipped: {NO_GPU}")
         sys.exit(77)
     failed = []
     for name, test in list(globals().items()):

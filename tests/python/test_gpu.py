@@ -9,19 +9,14 @@ import tempfile
 from typing import Any
 
 import numpy as np
-from helpers import Weights, relative_error, run_threads, torch
+from helpers import NO_GPU, Weights, relative_error, run_threads, torch
 
 import moebius
 
-REASON = ""
-if torch is None:
-    REASON = "torch is not installed"
-elif not (torch.cuda.is_available() and moebius.is_usable("cuda")):
-    REASON = "there is no GPU that both torch and this build can use"
 try:
     import pytest
 
-    pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+    pytestmark = pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
 except ImportError:
     pass
 
@@ -200,8 +195,8 @@ def test_two_ranks_share_the_gpu() -> None:
 
 
 if __name__ == "__main__":
-    if REASON:
-        print(f"skipped: {REASON}")
+    if NO_GPU:
+        print(f"skipped: {NO_GPU}")
         sys.exit(77)
     for name, test in list(globals().items()):
         if name.startswith("test_"):

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Optional
 
+import torch
+
 from .._torch import current_stream, raw_stream
+from ..errors import Unsupported
 from ..tensors import capture_of, named_stream
 from .events import EventHandle, EventOverlap, cuda_event_of
 from .tensors import cuda
@@ -96,6 +99,12 @@ class CommStreams:
     def on(self, device: Any) -> Any:
         """The stream of a GPU."""
         return self._lane(device).stream
+
+    def current(self) -> Any:
+        """The stream of torch's current GPU."""
+        if not cuda.is_available():
+            raise Unsupported("get_comm_stream() needs a GPU; calls on the CPU run in the caller")
+        return self.on(torch.device("cuda", cuda.current_device()))
 
     def _lane(self, device: Any) -> _Lane:
         if device not in self._lanes:

@@ -123,9 +123,7 @@ class ElasticBuffer:
         """The torch.cuda.Stream that asynchronous calls run on.  Raises Unsupported without a
         GPU."""
         self._open()
-        if not cuda.is_available():
-            raise Unsupported("get_comm_stream() needs a GPU; calls on the CPU run in the caller")
-        return self._streams.on(torch.device("cuda", cuda.current_device()))
+        return self._streams.current()
 
     def barrier(
         self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True
