@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "core/cuda/runtime.h"
+#include "moebius/allocator.h"
 #include "moebius/device.h"
 
 namespace moebius {
@@ -37,5 +40,14 @@ class MultiGpuTest : public GpuTest {
  protected:
   void SetUp() override { need_gpus(2); }
 };
+
+// The allocations so far on CPUs and on so many GPUs.
+inline int64_t num_allocations(int num_gpus) {
+  int64_t total = memory_statistics(Device::cpu()).num_allocations;
+  for (int gpu = 0; gpu < num_gpus; ++gpu) {
+    total += memory_statistics(Device::cuda(gpu)).num_allocations;
+  }
+  return total;
+}
 
 }  // namespace moebius

@@ -99,20 +99,7 @@ void disturb(int signal, milliseconds timeout, milliseconds limit) {
     const auto when = std::chrono::steady_clock::now();
     kill(processes.pid(guilty), signal);
     const auto reports = processes.wait(limit + std::chrono::seconds(20), guilty);
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank != guilty) {
-        const PipedReport& report = reports[static_cast<size_t>(rank)];
-        ASSERT_TRUE(report.has_reported) << "rank " << rank << " has not ended";
-        // While the group is made, ranks that have gathered less give up in the caller's gather
-        // without telling why, and are named beside the guilty one.
-        EXPECT_TRUE(report.peer == guilty ||
-                    report.message.find("make_process_group") != std::string::npos)
-            << "rank " << rank << " says " << report.message;
-        expect_mentions(report.message, fmt::format("rank {}", guilty));
-        EXPECT_LT(std::chrono::duration_cast<milliseconds>(report.ended - when), limit)
-            << "rank " << rank << " says " << report.message;
-      }
-    }
+    expect_blamed(reports, guilty, when, limit);
   }
   EXPECT_EQ(shared_files(), before);
 }

@@ -3,6 +3,7 @@
 #include "tests/comm/piped_processes.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 
 #include "moebius/deadline.h"
 #include "moebius/error.h"
+#include "tests/error_text.h"
 
 namespace moebius::testing {
 
@@ -209,6 +211,41 @@ std::vector<PipedReport> PipedProcesses::wait(std::chrono::milliseconds most, in
     }
   }
   return reports;
+}
+
+void expect_well(const std::vector<PipedReport>& reports) {
+  for (const PipedReport& report : reports) {
+    EXPECT_TRUE(report.has_reported);
+    EXPECT_EQ(report.message, "");
+  }
+}
+
+void expect_named(const std::vector<PipedReport>& reports, int guilty) {
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (static_cast<int>(rank) != guilty) {
+      EXPECT_TRUE(reports[rank].has_reported) << "rank " << rank << " has not ended";
+      expect_mentions(reports[rank].message, fmt::format("rank {}", guilty));
+    }
+  }
+}
+
+void expect_blamed(const std::vector<PipedReport>& reports,
+                   int guilty,
+                   std::chrono::steady_clock::time_point when,
+                   std::chrono::milliseconds limit) {
+  expect_named(reports, guilty);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const PipedReport& report = reports[rank];
+    if (static_cast<int>(rank) == guilty || !report.has_reported) {
+      continue;
+    }
+    // While the group is made, ranks that have gathered less give up in the caller's gather without
+    // telling why, and are named beside the guilty one.
+    EXPECT_TRUE(report.peer == guilty ||
+                report.message.find("make_process_group") != std::string::npos)
+        << "rank " << rank << " says " << report.message;
+    EXPECT_LT(report.ended - when, limit) << "rank " << rank << " says " << report.message;
+  }
 }
 
 }  // namespace moebius::testing

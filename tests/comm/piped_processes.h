@@ -26,6 +26,16 @@ struct PipedReport {
   int status = 0;  // as of waitpid()
 };
 
+// Expects that every rank has ended well.
+void expect_well(const std::vector<PipedReport>& reports);
+// Expects that every other rank has ended by itself, with a message that names the guilty one.
+void expect_named(const std::vector<PipedReport>& reports, int guilty);
+// The same, and that their exceptions blame it no later than `limit` after `when`.
+void expect_blamed(const std::vector<PipedReport>& reports,
+                   int guilty,
+                   std::chrono::steady_clock::time_point when,
+                   std::chrono::milliseconds limit);
+
 class PipedProcesses {
  public:
   // Forks a process for each rank of `options` and runs the body there, with a Bootstrap that

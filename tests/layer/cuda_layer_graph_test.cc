@@ -55,12 +55,7 @@ void expect_replays(RankLayer& rank, int64_t num_tokens, int64_t seed, Group* gr
 }
 
 TEST_F(CudaLayerGraph, OneRankIsCapturedByGraphs) {
-  const LayerKind kinds[] = {
-      {.name = "standard"},
-      {.name = "batched", .format = ActivationFormat::kBatched},
-      {.name = "micro-batches", .kernel = {.microbatches = 2}},
-  };
-  for (const LayerKind& kind : kinds) {
+  for (const LayerKind& kind : kOfOneRank) {
     for (const int64_t num_tokens : {1, 8, 20}) {
       SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(num_tokens) + " tokens");
       RankLayer rank(kind, {}, Place{Device::cuda(0)}, nullptr);

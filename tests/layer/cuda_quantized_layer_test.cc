@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "moebius/allocator.h"
 #include "problems/place.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/layer/quantized_layer.h"
@@ -56,14 +55,6 @@ Tensor on_one_cpu(const Scheme& scheme, const MoeLayerInput& input) {
   const Tensor output = Tensor::empty(input.hidden.shape(), DType::kBF16);
   layer.forward(input, output, {stream, &pool});
   return output;
-}
-
-int64_t num_allocations(int num_gpus) {
-  int64_t total = memory_statistics(Device::cpu()).num_allocations;
-  for (int gpu = 0; gpu < num_gpus; ++gpu) {
-    total += memory_statistics(Device::cuda(gpu)).num_allocations;
-  }
-  return total;
 }
 
 class CudaQuantizedLayer : public GpuTest {};

@@ -37,6 +37,11 @@ inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend
 // The capacity is enough for all tokens.
 inline constexpr LayerKind kUncounted{
     .name = "uncounted", .backend = All2AllBackend::kHighThroughput, .capacity = 0};
+inline constexpr LayerKind kOfOneRank[] = {
+    {.name = "standard"},
+    {.name = "batched", .format = ActivationFormat::kBatched},
+    {.name = "micro-batches", .kernel = {.microbatches = 2}},
+};
 
 // A rank's share of the weights, with gated shared experts.
 MoeLayerWeights weights_of(const ParallelConfig& parallel);

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <string>
 
-#include "moebius/allocator.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/layer/cuda_rank_layer.h"
 #include "tests/layer/tensors.h"
@@ -18,23 +17,10 @@ namespace {
 constexpr int kWarmUp = 6;
 constexpr int kCalls = 6;
 
-int64_t num_allocations(int num_gpus) {
-  int64_t total = memory_statistics(Device::cpu()).num_allocations;
-  for (int gpu = 0; gpu < num_gpus; ++gpu) {
-    total += memory_statistics(Device::cuda(gpu)).num_allocations;
-  }
-  return total;
-}
-
 class CudaSteadyState : public GpuTest {};
 
 TEST_F(CudaSteadyState, OneRankAllocatesNothing) {
-  const LayerKind kinds[] = {
-      {.name = "standard"},
-      {.name = "batched", .format = ActivationFormat::kBatched},
-      {.name = "micro-batches", .kernel = {.microbatches = 2}},
-  };
-  for (const LayerKind& kind : kinds) {
+  for (const LayerKind& kind : kOfOneRank) {
     for (const int64_t num_tokens : {1, 7, 300}) {
       SCOPED_TRACE(std::string(kind.name) + ", tokens " + std::to_string(num_tokens));
       RankLayer rank(kind, ParallelConfig(), Place(Device::cuda(0)), nullptr);

@@ -74,11 +74,7 @@ void run_layer(const Bootstrap& bootstrap, All2AllBackend backend, int num_calls
 TEST_P(GpuProcessLayer, GivesWhatOneRankGives) {
   const auto body = [](const Bootstrap& bootstrap) { run_layer(bootstrap, GetParam(), 3); };
   const std::chrono::seconds most(60);
-  for (const PipedReport& report :
-       PipedProcesses({.num_ranks = kNumRanks, .timeout = most}, body).wait(most)) {
-    EXPECT_TRUE(report.has_reported);
-    EXPECT_EQ(report.message, "");
-  }
+  expect_well(PipedProcesses({.num_ranks = kNumRanks, .timeout = most}, body).wait(most));
 }
 
 TEST_P(GpuProcessLayer, NamesTheOneThatIsKilledOrStopped) {
@@ -92,15 +88,7 @@ TEST_P(GpuProcessLayer, NamesTheOneThatIsKilledOrStopped) {
     PipedProcesses processes({.num_ranks = kNumRanks, .timeout = timeout}, body);
     std::this_thread::sleep_for(std::chrono::seconds(5));
     kill(processes.pid(kGuilty), signal);
-    const auto reports = processes.wait(4 * timeout, kGuilty);
-    for (int rank = 0; rank < kNumRanks; ++rank) {
-      const PipedReport& report = reports[static_cast<size_t>(rank)];
-      if (rank != kGuilty) {
-        EXPECT_TRUE(report.has_reported) << "rank " << rank << " has not ended";
-        EXPECT_NE(report.message.find(fmt::format("rank {}", kGuilty)), std::string::npos)
-            << "rank " << rank << ": " << report.message;
-      }
-    }
+    expect_named(processes.wait(4 * timeout, kGuilty), kGuilty);
   }
 }
 

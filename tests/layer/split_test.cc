@@ -123,11 +123,7 @@ void run_layer(const Bootstrap& bootstrap, All2AllBackend backend, int num_calls
 TEST_P(OwnProcesses, GiveWhatOneRankGives) {
   const auto body = [](const Bootstrap& bootstrap) { run_layer(bootstrap, GetParam(), 5); };
   const std::chrono::seconds most(60);
-  for (const PipedReport& report :
-       PipedProcesses({.num_ranks = 4, .timeout = most}, body).wait(most)) {
-    EXPECT_TRUE(report.has_reported);
-    EXPECT_EQ(report.message, "");
-  }
+  expect_well(PipedProcesses({.num_ranks = 4, .timeout = most}, body).wait(most));
 }
 
 TEST_P(OwnProcesses, NameTheOneThatIsKilledWithinALayer) {
@@ -138,14 +134,7 @@ TEST_P(OwnProcesses, NameTheOneThatIsKilledWithinALayer) {
     PipedProcesses processes({.num_ranks = 4, .timeout = most}, body);
     std::this_thread::sleep_for(std::chrono::milliseconds(300 + 37 * guilty));
     kill(processes.pid(guilty), SIGKILL);
-    const auto reports = processes.wait(most / 2, guilty);
-    for (int rank = 0; rank < 4; ++rank) {
-      const PipedReport& report = reports[static_cast<size_t>(rank)];
-      if (rank != guilty) {
-        EXPECT_TRUE(report.has_reported) << "rank " << rank << " has not ended";
-        expect_mentions(report.message, fmt::format("rank {}", guilty));
-      }
-    }
+    expect_named(processes.wait(most / 2, guilty), guilty);
   }
 }
 

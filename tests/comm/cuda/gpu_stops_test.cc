@@ -23,7 +23,6 @@
 #include "moebius/low_latency.h"
 #include "tests/comm/cuda/sides.h"
 #include "tests/comm/piped_processes.h"
-#include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
@@ -98,24 +97,10 @@ struct Job {
   Clock::time_point when = {};
 };
 
-void expect_named(Job& job, milliseconds limit) {
+void expect_blamed(Job& job, milliseconds limit) {
   SCOPED_TRACE(fmt::format("rank {} after {} ms", job.guilty, job.delay.count()));
   const auto reports = job.processes->wait(limit + std::chrono::seconds(20), job.guilty);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    if (rank == job.guilty) {
-      continue;
-    }
-    const PipedReport& report = reports[static_cast<size_t>(rank)];
-    ASSERT_TRUE(report.has_reported) << "rank " << rank << " has not ended";
-    // While the group is made, ranks that have gathered less give up in the caller's gather without
-    // telling why, and are named beside the guilty one.
-    EXPECT_TRUE(report.peer == job.guilty ||
-                report.message.find("make_process_group") != std::string::npos)
-        << "rank " << rank << " says " << report.message;
-    expect_mentions(report.message, fmt::format("rank {}", job.guilty));
-    EXPECT_LT(std::chrono::duration_cast<milliseconds>(report.ended - job.when), limit)
-        << "rank " << rank << " says " << report.message;
-  }
+  expect_blamed(reports, job.guilty, job.when, limit);
 }
 
 // Sends the signal to a rank at a random moment.  Several jobs run beside each other, which takes
@@ -144,7 +129,7 @@ void disturb(int signal, milliseconds timeout, milliseconds limit) {
       kill(job.processes->pid(job.guilty), signal);
     }
     for (Job& job : jobs) {
-      expect_named(job, limit);
+      expect_blamed(job, limit);
     }
   }
   EXPECT_EQ(shared_files(), before);
