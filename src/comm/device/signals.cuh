@@ -11,6 +11,9 @@
 // (tell_wave).  To consume rows, one thread awaits the signal, and a block barrier follows for the
 // others.  No bulk copy reads what was awaited: that would also need a fence.proxy.async in the
 // thread that issues the copy.
+//
+// Every wait has a copy of what it does when it lasts or fails, so the loops there are not
+// unrolled: they would be most of a kernel's code, and of the time that it takes to compile.
 #pragma once
 
 #include "comm/device/signals.h"
@@ -32,6 +35,7 @@ __device__ inline bool has_abort_word(const SignalContext& context) {
   constexpr int kAtOnce = 8;
   const uint64_t* words = context.abort_words(context.rank);
   uint64_t any = 0;
+#pragma unroll 1
   for (int first = 0; first < context.num_ranks; first += kAtOnce) {
     uint64_t loaded[kAtOnce];
 #pragma unroll
@@ -57,6 +61,7 @@ __device__ inline bool is_aborted(const SignalContext& context) {
     return true;
   }
   uint64_t found = 0;
+#pragma unroll 1
   for (int author = 0; author < context.num_ranks; ++author) {
     const uint64_t word = ptx::ld_relaxed_sys(words + author);
     if (word != 0 && !is_dead(context, author)) {
@@ -91,6 +96,7 @@ __device__ inline void raise_fault(const SignalContext& context,
   if (!raise_own_fault(context, fault, seen)) {
     return;
   }
+#pragma unroll 1
   for (int r = 0; r < context.num_ranks; ++r) {
     if (r != context.rank && !is_dead(context, r)) {
       ptx::st_relaxed_sys(context.abort_words(r) + context.rank, pack_fault(fault));
@@ -132,6 +138,7 @@ __device__ inline void tell_of_wait(const SignalContext& context, uint64_t start
   if (now - start < quarter || now - told < quarter || atomicCAS(last, told, now) != told) {
     return;
   }
+#pragma unroll 1
   for (int r = 0; r < context.num_ranks; ++r) {
     if (!is_dead(context, r)) {
       ptx::st_relaxed_sys(beat_word(context, r, context.rank), now);

@@ -349,12 +349,13 @@ __device__ bool sum_tokens(const Block& block) {
   const std::byte** rows = block.rows();
   const float** weights = block.weights();
   constexpr int kLanesOfRanks = RankMaskOf<kWords>::kGroups;
+  constexpr int kUnrolled = kWords == 1 ? kLanesOfRanks : 1;
   const CombineWindows own = block.windows()[block.rank()];
   for (int64_t token = take_token(block); token < args.num_tokens;) {
     const int64_t next_token = take_token(block);
     int num_rows = 0;
     bool ok = true;
-#pragma unroll
+#pragma unroll kUnrolled
     for (int i = 0; i < kLanesOfRanks; ++i) {
       const int r = i * kWarpLanes + lane;
       const int32_t index = r < num_ranks ? __ldg(args.index + token * num_ranks + r) : -1;
