@@ -13,11 +13,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <string_view>
 #include <type_traits>
 
 #include "moebius/api.h"
-#include "moebius/error.h"
 #include "moebius/float_types.h"
 
 namespace moebius MOEBIUS_API {
@@ -56,7 +56,7 @@ int64_t row_bytes(DType dtype, int64_t n);
 void expect_dtype(DType actual,
                   DType expected,
                   std::string_view what,
-                  Where where = Where::current());
+                  std::source_location where = std::source_location::current());
 
 // Whether elements of the dtype may be read as T.  Every one-byte or packed type may be read as
 // uint8_t, which is the only type for packed types and e8m0.

@@ -24,6 +24,7 @@
 #include "moebius/api.h"
 #include "moebius/device.h"
 #include "moebius/dtype.h"
+#include "moebius/error.h"
 
 namespace moebius MOEBIUS_API {
 

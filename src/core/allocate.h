@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "moebius/stream.h"
+#include "core/forward.h"
+#include "moebius/device.h"
 
 namespace moebius {
 

@@ -6,6 +6,8 @@
 #include <cassert>
 #include <string>
 
+#include "moebius/error.h"
+
 namespace moebius {
 
 namespace {

@@ -4,7 +4,27 @@
 
 #include <fmt/format.h>
 
+#include "moebius/dtype.h"
+#include "moebius/error.h"
+#include "moebius/tensor.h"
+
 namespace moebius {
+
+namespace {
+
+int words_of(const Tensor& ids) {
+  return ids && ids.dtype() == DType::kI64 ? 2 : 1;
+}
+
+}  // namespace
+
+Ids Ids::of(const Tensor& ids) {
+  return {static_cast<const int32_t*>(ids.raw()), words_of(ids)};
+}
+
+IdsOut IdsOut::of(const Tensor& ids) {
+  return {static_cast<int32_t*>(ids.raw()), words_of(ids)};
+}
 
 void expect_id_dtype(const Tensor& ids, std::string_view what, Where where) {
   expect_defined(ids, what, where);

@@ -7,10 +7,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <source_location>
 #include <string_view>
 
 #include "core/cuda/signal_word.h"
-#include "moebius/tensor.h"
+#include "core/forward.h"
 
 namespace moebius {
 
@@ -23,9 +24,7 @@ struct Ids {
   int words_per_id = 1;  // 1: i32, 2: i64
 
   // REQUIRES: i32 or i64; an undefined tensor has no words.
-  static Ids of(const Tensor& ids) {
-    return {static_cast<const int32_t*>(ids.raw()), ids && ids.dtype() == DType::kI64 ? 2 : 1};
-  }
+  static Ids of(const Tensor& ids);
   MOEBIUS_HOST_DEVICE explicit constexpr operator bool() const { return words != nullptr; }
   MOEBIUS_HOST_DEVICE constexpr int32_t operator[](int64_t i) const {
     const int32_t low = words[i * words_per_id];
@@ -48,9 +47,7 @@ struct IdsOut {
   int32_t* words = nullptr;
   int words_per_id = 1;
 
-  static IdsOut of(const Tensor& ids) {
-    return {static_cast<int32_t*>(ids.raw()), ids && ids.dtype() == DType::kI64 ? 2 : 1};
-  }
+  static IdsOut of(const Tensor& ids);
   MOEBIUS_HOST_DEVICE constexpr void set(int64_t i, int32_t id) const {
     words[i * words_per_id] = id;
     if (words_per_id == 2) {
@@ -60,6 +57,8 @@ struct IdsOut {
 };
 
 // Throws InvalidArgument, naming the dtype, unless the ids are i32 or i64.
-void expect_id_dtype(const Tensor& ids, std::string_view what, Where where = Where::current());
+void expect_id_dtype(const Tensor& ids,
+                     std::string_view what,
+                     std::source_location where = std::source_location::current());
 
 }  // namespace moebius

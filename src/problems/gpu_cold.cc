@@ -21,7 +21,7 @@ constexpr auto kPause = std::chrono::milliseconds(4);
 // Enqueues setting every byte of a tensor.
 void fill(const Tensor& tensor, int byte, const Stream& stream) {
   cuda::check_cuda(cudaMemsetAsync(tensor.raw(), byte, static_cast<size_t>(tensor.nbytes()),
-                                   cuda::as_stream(stream.native_handle())),
+                                   cuda::as_stream(stream)),
                    "cudaMemsetAsync");
 }
 

@@ -8,6 +8,7 @@
 
 #include "comm/high_throughput/cuda/kernel_plan.h"
 #include "comm/routing/row_layout.h"
+#include "moebius/error.h"
 
 namespace moebius::comm {
 namespace {

@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+
+#include "moebius/error.h"
 
 namespace moebius::comm {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "core/allocate.h"
 #include "moebius/error.h"
+#include "moebius/stream.h"
 #include "moebius/tensor.h"
 #include "tests/error_text.h"
 

@@ -70,9 +70,9 @@ Meeting::~Meeting() {
 }
 
 void Meeting::enqueue(const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
-  meet_kernel<<<1, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(
-      signals_, static_cast<uint32_t*>(epoch_.raw()));
+  const cuda::DeviceGuard guard(stream);
+  meet_kernel<<<1, kThreads, 0, cuda::as_stream(stream)>>>(signals_,
+                                                           static_cast<uint32_t*>(epoch_.raw()));
   cuda::check_launch("meet_kernel");
 }
 

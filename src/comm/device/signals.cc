@@ -4,6 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
+#include "moebius/error.h"
+
 namespace moebius::comm {
 
 const char* name(SignalOp op) {

@@ -20,11 +20,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "comm/device/rank_mask.h"
 #include "core/cuda/signal_word.h"
-#include "moebius/error.h"
+#include "core/forward.h"
 
 namespace moebius::comm {
 

@@ -5,6 +5,7 @@
 #include "comm/device/sum_parts.h"
 #include "core/cuda/check.h"
 #include "moebius/float_types.h"
+#include "moebius/tensor.h"
 
 namespace moebius::comm {
 
@@ -31,8 +32,7 @@ __global__ void sum_parts_kernel(
 template <typename T>
 void launch(const RankParts& parts, const Tensor& out, const Stream& stream) {
   const int64_t blocks = std::min(kMaxBlocks, (out.numel() + kThreads - 1) / kThreads);
-  sum_parts_kernel<<<static_cast<unsigned>(blocks), kThreads, 0,
-                     cuda::as_stream(stream.native_handle())>>>(
+  sum_parts_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, cuda::as_stream(stream)>>>(
       reinterpret_cast<const T*>(parts.own), reinterpret_cast<const T*>(parts.others), parts.rank,
       parts.num_ranks, out.numel(), out.data<T>());
   cuda::check_launch("sum_parts_kernel");
@@ -44,7 +44,7 @@ void launch_sum_parts(const RankParts& parts, const Tensor& out, const Stream& s
   if (out.numel() == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   switch (out.dtype()) {
     case DType::kF32:
       return launch<float>(parts, out, stream);

@@ -4,8 +4,7 @@
 
 #include <cstddef>
 
-#include "moebius/stream.h"
-#include "moebius/tensor.h"
+#include "core/forward.h"
 
 namespace moebius::comm {
 

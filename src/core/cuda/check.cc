@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "moebius/device.h"
+#include "moebius/error.h"
 #include "moebius/log.h"
+#include "moebius/stream.h"
 
 namespace moebius::cuda {
 
@@ -47,10 +49,16 @@ DeviceGuard::DeviceGuard(int index) {
   }
 }
 
+DeviceGuard::DeviceGuard(const Stream& stream) : DeviceGuard(stream.device().index) {}
+
 DeviceGuard::~DeviceGuard() {
   if (changed_) {
     log_cuda_error(cudaSetDevice(before_), "cudaSetDevice");
   }
+}
+
+cudaStream_t as_stream(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native_handle());
 }
 
 }  // namespace moebius::cuda

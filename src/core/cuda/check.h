@@ -6,11 +6,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <source_location>
 #include <string_view>
 
-#include "moebius/error.h"
+#include "core/forward.h"
 
 namespace moebius::cuda {
+
+using Where = std::source_location;
 
 // The message is as "cudaMalloc on cuda:1: out of memory (cudaErrorMemoryAllocation)
 // (memory.cc:40)".
@@ -36,6 +39,7 @@ inline void check_launch(std::string_view kernel, Where where = Where::current()
 class DeviceGuard {
  public:
   explicit DeviceGuard(int index);
+  explicit DeviceGuard(const Stream& stream);  // its device
   ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
@@ -48,5 +52,6 @@ class DeviceGuard {
 inline cudaStream_t as_stream(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
+cudaStream_t as_stream(const Stream& stream);
 
 }  // namespace moebius::cuda

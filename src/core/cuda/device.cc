@@ -13,6 +13,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/probe.h"
 #include "core/cuda/runtime.h"
+#include "moebius/error.h"
 
 namespace moebius::cuda {
 

@@ -14,6 +14,7 @@
 #include "core/cuda/host_memory.h"
 #include "core/cuda/outside_of_captures.h"
 #include "core/cuda/runtime.h"
+#include "moebius/error.h"
 
 namespace moebius::cuda {
 

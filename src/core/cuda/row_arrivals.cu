@@ -4,7 +4,6 @@
 #include "core/cuda/device.h"
 #include "core/cuda/row_arrivals.cuh"
 #include "core/cuda/row_arrivals.h"
-#include "core/cuda/runtime.h"
 
 namespace moebius {
 
@@ -20,8 +19,8 @@ void RowArrivals::await_ids(const Stream& stream) const {
   if (!*this) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
-  await_ids_kernel<<<1, 1, 0, cuda::as_stream(stream.native_handle())>>>(signals);
+  const cuda::DeviceGuard guard(stream);
+  await_ids_kernel<<<1, 1, 0, cuda::as_stream(stream)>>>(signals);
   cuda::check_launch("await_ids_kernel");
 }
 

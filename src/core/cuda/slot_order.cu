@@ -102,8 +102,8 @@ SlotSort slot_sort(const CudaOrderArgs& args) {
 
 void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   SlotSort a = slot_sort(args);
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   const auto bucket_bytes = sizeof(int32_t) * static_cast<size_t>(a.num_buckets);
   const auto chunks = static_cast<unsigned>(a.num_chunks);
   std::shared_ptr<void> counts;

@@ -8,9 +8,9 @@
 
 #include <cstdint>
 
+#include "core/forward.h"
 #include "core/ids.h"
 #include "moebius/slot_order.h"
-#include "moebius/stream.h"
 #include "moebius/tensor.h"
 
 namespace moebius {

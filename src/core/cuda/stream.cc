@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <exception>
 #include <map>
 #include <mutex>
 #include <vector>

@@ -147,8 +147,8 @@ void cuda_quantize_batched(const BatchedQuantize& args, const Stream& on) {
   if (x.numel() == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   device::BatchedArgs a{};
   a.spec = args.spec;
   a.how = encode_of(args.spec);

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void dequantize(const Quantized& q, const QuantizeSpec& spec, const Tensor& out, const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   DequantizeArgs a{};
   a.code = code_of(spec.format);
   a.rows = out.dim(0);

@@ -407,8 +407,8 @@ void quantize(const Tensor& x,
               const Quantized& out,
               const Tensor& given_scale,
               const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {
     float* scale = (a.is_per_tensor ? out.scale : out.global_scale).data<float>();
@@ -426,8 +426,8 @@ void quantize_dequantize(const Tensor& x,
                          const Tensor& out,
                          const Tensor& given_scale,
                          const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   std::shared_ptr<void> scale;
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {

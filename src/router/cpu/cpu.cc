@@ -17,7 +17,7 @@
 #include "core/cpu_features.h"
 #include "core/parallel.h"
 #include "router/cpu/simd.h"
-#include "router/ref/ref.h"
+#include "router/logit_sum.h"
 #include "router/scoring.h"
 
 namespace moebius::router {

@@ -4,6 +4,7 @@
 
 #include "core/cuda/check.h"
 #include "core/ids.h"
+#include "moebius/tensor.h"
 #include "router/cuda/count.h"
 
 namespace moebius::router {
@@ -72,8 +73,8 @@ void cuda_count_expert_tokens(const Tensor& ids,
                               const Tensor& expert_map,
                               const Tensor& out,
                               const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const cuda::DeviceGuard guard(on);
+  const cudaStream_t stream = cuda::as_stream(on);
   const int64_t num_local_experts = out.dim(0);
   Args a{};
   a.ids = Ids::of(ids);

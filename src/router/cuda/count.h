@@ -4,8 +4,7 @@
 // count_expert_tokens() on a GPU.  The arguments are validated, and the host does not wait.
 #pragma once
 
-#include "moebius/stream.h"
-#include "moebius/tensor.h"
+#include "core/forward.h"
 
 namespace moebius::router {
 

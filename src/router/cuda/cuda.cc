@@ -6,7 +6,8 @@
 
 #include "core/cuda/check.h"
 #include "core/cuda/slot_order.h"
-#include "router/cuda/kernels.h"
+#include "router/cuda/logits.h"
+#include "router/cuda/select.h"
 
 namespace moebius::router {
 
@@ -53,7 +54,7 @@ class Cuda final : public Impl {
   }
 
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
-    const cuda::DeviceGuard guard(stream.device().index);
+    const cuda::DeviceGuard guard(stream);
     launch_logits_of(logits_args(hidden, out), stream);
   }
 
@@ -61,25 +62,25 @@ class Cuda final : public Impl {
               const Tensor& ids,
               const Tensor& weights,
               const Stream& stream) const override {
-    const cuda::DeviceGuard guard(stream.device().index);
-    launch_select(select_args(logits, ids, weights), cuda::as_stream(stream.native_handle()));
+    const cuda::DeviceGuard guard(stream);
+    launch_select(select_args(logits, ids, weights), cuda::as_stream(stream));
   }
 
   // The kernel that chooses the experts of few tokens also orders the slots.  Those of more tokens
   // are ordered by kernels of their own.
   void route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const override {
-    const cuda::DeviceGuard guard(stream.device().index);
+    const cuda::DeviceGuard guard(stream);
     launch_logits_of(logits_args(hidden, out.logits), stream);
     SelectArgs args = select_args(out.logits, out.ids, out.weights);
     if (out.order == nullptr) {
-      launch_select(args, cuda::as_stream(stream.native_handle()));
+      launch_select(args, cuda::as_stream(stream));
       return;
     }
     const CudaOrderArgs order = CudaOrderArgs::of(out.ids, *out.order);
     args.order = slot_sort(order);
     const bool orders = can_order(args);
     args.order = orders ? args.order : SlotSort{};
-    launch_select(args, cuda::as_stream(stream.native_handle()));
+    launch_select(args, cuda::as_stream(stream));
     if (!orders) {
       cuda_order_slots(order, stream);
     }
@@ -118,7 +119,7 @@ class Cuda final : public Impl {
   }
   void launch_logits_of(const LogitsArgs& args, const Stream& stream) const {
     const auto launch = sums_on_tensor_cores() ? launch_tensor_logits : launch_logits;
-    launch(args, stream.device().index, cuda::as_stream(stream.native_handle()));
+    launch(args, stream.device().index, cuda::as_stream(stream));
   }
 
   const Model& model_;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits of few tokens, with operands of 16 bits, in the order of sums that router/ref/ref.h
+// Logits of few tokens, with operands of 16 bits, in the order of sums that router/logit_sum.h
 // states.  With few logits per SM, parallelism comes from the depth: a CTA has a small tile of
 // logits, a lane computes a piece of the tile for one block of depth, and the CTA works on as many
 // blocks at once as it has lanes for.  Asynchronous copies bring operands into shared memory, some
@@ -14,8 +14,8 @@
 #include "core/cuda/ftz.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
-#include "router/cuda/kernels.h"
-#include "router/ref/ref.h"
+#include "router/cuda/logits.h"
+#include "router/logit_sum.h"
 
 namespace moebius::router {
 

@@ -4,8 +4,9 @@
 // Chooses the kernel that computes logits in the stated order.  Why none of these uses tensor
 // cores: they round sums in their own way, so tokens would be routed differently on different
 // machines.
+#include "router/cuda/logits.h"
+
 #include "core/cuda/device.h"
-#include "router/cuda/kernels.h"
 
 namespace moebius::router {
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits of any operands in the order of sums that router/ref/ref.h states, at the rate of
+// Logits of any operands in the order of sums that router/logit_sum.h states, at the rate of
 // multiply-adds (226 us for 4096 tokens of 7168 and 256 experts on an H200 at 1.98 GHz).  A lane
 // has 8 tokens and 8 experts and both chains of each, so 4 loads of 16 bytes feed 64 multiply-adds.
 // A warp has 32 tokens and 64 experts.  Up to 4 warps lie along the tokens; such groups of warps
@@ -12,8 +12,8 @@
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/ftz.cuh"
-#include "router/cuda/kernels.h"
-#include "router/ref/ref.h"
+#include "router/cuda/logits.h"
+#include "router/logit_sum.h"
 
 namespace moebius::router {
 

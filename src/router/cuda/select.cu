@@ -9,8 +9,8 @@
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
 #include "core/cuda/slot_order.cuh"
-#include "router/cuda/kernels.h"
 #include "router/cuda/select.cuh"
+#include "router/cuda/select.h"
 
 namespace moebius::router {
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "router/cuda/kernels.h"
+#include "router/cuda/select.h"
 #include "router/exp.h"
 #include "router/scoring.h"
 

@@ -10,7 +10,7 @@
 #include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
 #include "core/cuda/ptx.cuh"
-#include "router/cuda/kernels.h"
+#include "router/cuda/logits.h"
 
 namespace moebius::router {
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "router/logit_sum.h"
 #include "router/scoring.h"
 
 namespace moebius::router {

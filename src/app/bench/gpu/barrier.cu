@@ -48,7 +48,7 @@ GpuBarrier::GpuBarrier(Group& group)
 void GpuBarrier::launch(const Stream& stream, std::chrono::nanoseconds lead) {
   const cuda::DeviceGuard guard(group_.device().index);
   const auto threads = static_cast<unsigned>(group_.size() + 31) / 32 * 32;
-  barrier_kernel<<<1, threads, 0, cuda::as_stream(stream.native_handle())>>>(
+  barrier_kernel<<<1, threads, 0, cuda::as_stream(stream)>>>(
       window_->device_peers(), group_.rank(), group_.size(), static_cast<uint64_t>(lead.count()),
       static_cast<uint64_t>(std::chrono::nanoseconds(group_.timeout()).count()));
   cuda::check_launch("barrier of a benchmark");

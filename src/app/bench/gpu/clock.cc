@@ -38,7 +38,7 @@ void GpuClock::set(GpuWork work, GpuLaunch launch) {
 }
 
 void GpuClock::enqueue(bool is_captured) {
-  const auto stream = cuda::as_stream(stream_.native_handle());
+  const auto stream = cuda::as_stream(stream_);
   // Why external: without it an event in a graph would only order the graph and record no time.
   const unsigned flags = is_captured ? cudaEventRecordExternal : cudaEventRecordDefault;
   if (work_.prepare) {

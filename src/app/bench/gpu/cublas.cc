@@ -123,7 +123,7 @@ std::function<void()> cublas_even_groups(const cuda::GroupedGemm& gemm, const St
     const float zero = 0.0f;
     check(lib.matmul(lib.handle, desc, &one, gemm.b.raw(), weights, gemm.a.raw(), rows, &zero,
                      gemm.out.raw(), out, gemm.out.raw(), out, &way.algo, workspace.raw(),
-                     workspace_bytes, cuda::as_stream(stream.native_handle())),
+                     workspace_bytes, cuda::as_stream(stream)),
           "cublasLtMatmul");
   };
 }

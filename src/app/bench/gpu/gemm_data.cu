@@ -121,7 +121,7 @@ __global__ void check_kernel(const CheckArgs args) {
 }  // namespace
 
 void fill_random(const Tensor& tensor, uint64_t seed, const Stream& stream) {
-  const auto native = cuda::as_stream(stream.native_handle());
+  const auto native = cuda::as_stream(stream);
   constexpr int kGrid = 132 * 8;
   if (tensor.dtype() == DType::kBF16) {
     fill_kernel<<<kGrid, kThreads, 0, native>>>(static_cast<__nv_bfloat16*>(tensor.raw()),
@@ -154,12 +154,12 @@ GemmError check_products(const cuda::GroupedGemm& gemm, int columns, const Strea
   args.is_f32 = gemm.out.dtype() == DType::kF32;
   args.sums = static_cast<double*>(sums.raw());
   const dim3 grid(64, static_cast<unsigned>(gemm.b.dim(0)));
-  check_kernel<<<grid, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args);
+  check_kernel<<<grid, kThreads, 0, cuda::as_stream(stream)>>>(args);
   cuda::check_launch("check_kernel");
   double host[3];
-  cuda::check_cuda(cudaMemcpyAsync(host, sums.raw(), sizeof(host), cudaMemcpyDefault,
-                                   cuda::as_stream(stream.native_handle())),
-                   "cudaMemcpyAsync");
+  cuda::check_cuda(
+      cudaMemcpyAsync(host, sums.raw(), sizeof(host), cudaMemcpyDefault, cuda::as_stream(stream)),
+      "cudaMemcpyAsync");
   stream.synchronize();
   return {std::sqrt(host[0] / host[1]), static_cast<int64_t>(host[2])};
 }

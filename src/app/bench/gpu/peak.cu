@@ -101,12 +101,12 @@ __global__ void read_kernel(const int4* from, int64_t num, int* unused) {
 template <typename Launch>
 double best_seconds(const Stream& stream, const Launch& launch) {
   constexpr int kLaunches = 8;
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   double best = 0;
   for (int i = 0; i <= kRepeats; ++i) {
     const Event begin = stream.record_timed();
     for (int j = 0; j < kLaunches; ++j) {
-      launch(cuda::as_stream(stream.native_handle()));
+      launch(cuda::as_stream(stream));
       cuda::check_launch("peak of a GPU");
     }
     const Event end = stream.record_timed();

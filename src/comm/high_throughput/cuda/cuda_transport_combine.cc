@@ -85,9 +85,8 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   order_after_last(stream);
   stream.wait(input.previous);
   const cuda::DeviceGuard guard(device_.index);
-  cuda::check_cuda(
-      launch_combine(args, configs.combine.num_sms, cuda::as_stream(stream.native_handle())),
-      "combine kernel");
+  cuda::check_cuda(launch_combine(args, configs.combine.num_sms, cuda::as_stream(stream)),
+                   "combine kernel");
   output.event = record(stream);
   if (handle.counts_on_host) {
     const int64_t bytes = bytes_of_row + (row_bytes(DType::kF32, topk));

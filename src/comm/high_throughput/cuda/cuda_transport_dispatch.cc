@@ -157,9 +157,9 @@ HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag, const Stream& 
     broken_ = error;
     std::atomic_ref(record->stop).store(1);  // ends kernels of this rank that wait
     const cuda::DeviceGuard guard(device_.index);
-    cuda::log_cuda_error(launch_stop(signals_, static_cast<const CallState*>(state_.raw()),
-                                     cuda::as_stream(stream.native_handle())),
-                         "stop kernel");
+    cuda::log_cuda_error(
+        launch_stop(signals_, static_cast<const CallState*>(state_.raw()), cuda::as_stream(stream)),
+        "stop kernel");
     throw;
   }
   if (signal_epoch(load_acquire(&counts->word)) != tag) {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "moebius/error.h"
+
 namespace moebius::comm {
 
 namespace {

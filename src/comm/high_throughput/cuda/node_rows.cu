@@ -159,9 +159,9 @@ void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& st
   if (args.copies.num_tokens == 0 || args.copies.num_destinations == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   copy_rows_kernel<<<grid_for(args.copies.num_tokens, num_blocks), kThreads, 0,
-                     cuda::as_stream(stream.native_handle())>>>(args);
+                     cuda::as_stream(stream)>>>(args);
   cuda::check_launch("copy_rows_kernel");
 }
 
@@ -169,9 +169,9 @@ void launch_sum_rows(const SumRowsArgs& args, int num_blocks, const Stream& stre
   if (args.copies.num_tokens == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   sum_kernel_of(args.dtype)<<<grid_for(args.copies.num_tokens, num_blocks), kThreads, 0,
-                              cuda::as_stream(stream.native_handle())>>>(args);
+                              cuda::as_stream(stream)>>>(args);
   cuda::check_launch("sum_rows_kernel");
 }
 

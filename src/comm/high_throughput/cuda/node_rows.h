@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "comm/high_throughput/cuda/kernels.h"
-#include "moebius/stream.h"
+#include "core/forward.h"
 
 namespace moebius::comm {
 

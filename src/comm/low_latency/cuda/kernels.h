@@ -16,7 +16,7 @@
 #include "comm/low_latency/cuda/window_layout.h"
 #include "core/ids.h"
 #include "moebius/dtype.h"
-#include "moebius/low_latency.h"
+#include "moebius/low_latency_rows.h"
 
 namespace moebius::comm {
 

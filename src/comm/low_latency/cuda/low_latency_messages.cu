@@ -378,8 +378,7 @@ const void* address(Kernel* kernel) {
 }
 
 void set_bytes(void* to, int value, int64_t bytes, const Stream& stream) {
-  cuda::check_cuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes),
-                                   cuda::as_stream(stream.native_handle())),
+  cuda::check_cuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), cuda::as_stream(stream)),
                    "cudaMemsetAsync");
 }
 
@@ -396,15 +395,16 @@ void load_message_kernels(int device, DType dtype) {
 }
 
 void launch_send_messages(const SendMessagesArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
-  send_kernel_of(args.dtype, args.cast)<<<grid_for(args.num_tokens), kThreads, 0,
-                                          cuda::as_stream(stream.native_handle())>>>(args);
+  const cuda::DeviceGuard guard(stream);
+  send_kernel_of(
+      args.dtype,
+      args.cast)<<<grid_for(args.num_tokens), kThreads, 0, cuda::as_stream(stream)>>>(args);
   cuda::check_launch("send_messages_kernel");
 }
 
 void launch_unpack(const UnpackArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
-  const cudaStream_t to = cuda::as_stream(stream.native_handle());
+  const cuda::DeviceGuard guard(stream);
+  const cudaStream_t to = cuda::as_stream(stream);
   const int64_t num_messages = args.boxes.num_messages();
   set_bytes(args.rows, 0xff, 4 * num_messages * args.boxes.topk, stream);
   number_selections_kernel<<<static_cast<unsigned>(args.num_local + args.boxes.num_ranks), kThreads,
@@ -415,10 +415,12 @@ void launch_unpack(const UnpackArgs& args, const Stream& stream) {
 }
 
 void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
-  return_kernel_of(args.dtype,
-                   args.returned.is_coded)<<<grid_for(args.boxes.num_messages()), kThreads, 0,
-                                             cuda::as_stream(stream.native_handle())>>>(args);
+  const cuda::DeviceGuard guard(stream);
+  return_kernel_of(
+      args.dtype,
+      args.returned
+          .is_coded)<<<grid_for(args.boxes.num_messages()), kThreads, 0, cuda::as_stream(stream)>>>(
+      args);
   cuda::check_launch("return_rows_kernel");
 }
 
@@ -426,8 +428,8 @@ void launch_sum_returned(const SumReturnedArgs& args, const Stream& stream) {
   if (args.num_tokens == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
-  const cudaStream_t to = cuda::as_stream(stream.native_handle());
+  const cuda::DeviceGuard guard(stream);
+  const cudaStream_t to = cuda::as_stream(stream);
   set_bytes(args.places, 0, 8 * int64_t{args.num_tokens} * args.boxes.topk, stream);
   const int64_t most = *std::max_element(args.num_rows, args.num_rows + args.boxes.num_ranks);
   find_places_kernel<<<dim3(static_cast<unsigned>(

@@ -8,6 +8,7 @@
 #include "comm/routing/cuda/routing_tables.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "moebius/tensor.h"
 
 namespace moebius::comm {
 
@@ -270,14 +271,13 @@ void launch(std::string_view name,
             const Stream& stream,
             const std::type_identity_t<Params>&... args) {
   if (grid.x > 0 && grid.y > 0) {
-    kernel<<<grid, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args...);
+    kernel<<<grid, kThreads, 0, cuda::as_stream(stream)>>>(args...);
     cuda::check_launch(name);
   }
 }
 
 void fill(void* to, int byte, size_t bytes, const Stream& stream) {
-  cuda::check_cuda(cudaMemsetAsync(to, byte, bytes, cuda::as_stream(stream.native_handle())),
-                   "cudaMemsetAsync");
+  cuda::check_cuda(cudaMemsetAsync(to, byte, bytes, cuda::as_stream(stream)), "cudaMemsetAsync");
 }
 
 // The blocks for n items of which each block takes `per_block`.
@@ -295,8 +295,8 @@ void launch_layout_alone(const LayoutArgs& args, const Stream& stream) {
   with_rank_mask_words(args.num_ranks, [&](auto words) {
     layout_kernel<decltype(words)::value, true>
         <<<1, static_cast<unsigned>(std::max<int64_t>(kThreads, threads)),
-           sizeof(int32_t) * static_cast<size_t>(args.num_experts),
-           cuda::as_stream(stream.native_handle())>>>(args);
+           sizeof(int32_t) * static_cast<size_t>(args.num_experts), cuda::as_stream(stream)>>>(
+            args);
   });
   cuda::check_launch("layout_kernel");
 }
@@ -328,7 +328,7 @@ void load_routing_kernels(int device) {
 }
 
 void launch_layout(const LayoutArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   if (args.num_tokens <= kMostTokensAlone && args.num_experts <= kMostExpertsAlone) {
     launch_layout_alone(args, stream);
     return;
@@ -343,13 +343,13 @@ void launch_layout(const LayoutArgs& args, const Stream& stream) {
 }
 
 void launch_route(const RouteArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   launch("route_kernel", route_kernel, static_cast<unsigned>(args.num_destinations), stream, args);
 }
 
 void launch_check_ids(
     Ids ids, int64_t num_ids, int num_experts, CheckedIds* checked, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   fill(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream);
   fill(&checked->selections, 0, sizeof(checked->selections), stream);
   launch("check_ids_kernel", check_ids_kernel, blocks_for(num_ids, kThreads), stream, ids, num_ids,
@@ -358,7 +358,7 @@ void launch_check_ids(
 
 void launch_expert_counts(
     Ids ids, int64_t num_ids, int num_local, int alignment, int32_t* counts, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   launch("expert_counts_kernel", expert_counts_kernel, static_cast<unsigned>(num_local), stream,
          ids, num_ids, alignment, counts);
 }
@@ -368,14 +368,14 @@ int64_t expert_starts_bytes(int64_t num_ids, int num_local) {
 }
 
 void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   const dim3 grid = parts_grid(args);
   launch("count_ids_kernel", count_ids_kernel, grid, stream, args);
   launch("expert_offsets_kernel", expert_offsets_kernel, 1, stream, args, static_cast<int>(grid.x));
 }
 
 void launch_expert_rows(const ExpertOrderArgs& args, const Stream& stream) {
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   launch("expert_rows_kernel", expert_rows_kernel, parts_grid(args), stream, args);
 }
 
@@ -386,7 +386,7 @@ void launch_gather_rows(const Tensor& from,
   if (to.nbytes() == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(stream.device().index);
+  const cuda::DeviceGuard guard(stream);
   const auto address_of = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()); };
   const auto row_bytes = static_cast<uintptr_t>(to.nbytes() / to.dim(0));
   if ((address_of(from) | address_of(to) | row_bytes) % sizeof(uint4) == 0) {

@@ -8,9 +8,8 @@
 
 #include <cstdint>
 
+#include "core/forward.h"
 #include "core/ids.h"
-#include "moebius/stream.h"
-#include "moebius/tensor.h"
 
 namespace moebius::comm {
 

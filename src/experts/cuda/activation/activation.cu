@@ -65,7 +65,7 @@ void activate(const ActivationSpec& spec,
   }
   const int index = on.device().index;
   const DeviceGuard guard(index);
-  const cudaStream_t stream = as_stream(on.native_handle());
+  const cudaStream_t stream = as_stream(on);
   ActivationArgs a{};
   a.spec = spec;
   a.rows = rows;

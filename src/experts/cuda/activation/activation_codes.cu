@@ -224,7 +224,7 @@ void activate_to_codes(const ActivationSpec& activation,
     const auto run = how == Encode::kE4M3Divide       ? launch<T, Encode::kE4M3Divide>
                      : how == Encode::kI8AwayMultiply ? launch<T, Encode::kI8AwayMultiply>
                                                       : launch<T, Encode::kI8TruncateDivide>;
-    run(p, room, num_sms(index), as_stream(on.native_handle()));
+    run(p, room, num_sms(index), as_stream(on));
   });
 }
 

@@ -125,8 +125,8 @@ void lora_shrink(const LoraGemm& lora, const Stream& on) {
   }
   const int index = on.device().index;
   const DeviceGuard guard(index);
-  shrink_kernel<<<span_grid(lora.rows, room, 1, num_sms(index)), kThreads, 0,
-                  as_stream(on.native_handle())>>>(make_args(lora));
+  shrink_kernel<<<span_grid(lora.rows, room, 1, num_sms(index)), kThreads, 0, as_stream(on)>>>(
+      make_args(lora));
   check_launch("shrink_kernel");
 }
 
@@ -142,7 +142,7 @@ void lora_expand(const LoraGemm& lora, const Tensor& sums, const Tensor& out, co
   p.out = out.raw();
   p.out_dtype = out.dtype();
   expand_kernel<<<span_grid(lora.rows, out.dim(0), 1, num_sms(index)), kThreads, 0,
-                  as_stream(on.native_handle())>>>(p);
+                  as_stream(on)>>>(p);
   check_launch("expand_kernel");
 }
 

@@ -107,11 +107,11 @@ void cuda_permute_rows(const CudaPermuteArgs& args, const Stream& on) {
     cuda_permute_rows({args.scale, args.row_of_slot, args.out_scale}, on);
     return;
   }
-  const cuda::DeviceGuard guard(on.device().index);
+  const cuda::DeviceGuard guard(on);
   const auto launch = word == 16  ? launch_permute<uint4>
                       : word == 4 ? launch_permute<uint32_t>
                                   : launch_permute<uint8_t>;
-  launch(args, cuda::as_stream(on.native_handle()));
+  launch(args, cuda::as_stream(on));
 }
 
 }  // namespace moebius

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "moebius/stream.h"
+#include "core/forward.h"
 #include "moebius/tensor.h"
 
 namespace moebius {

@@ -266,7 +266,7 @@ RowOperand RowCoder::given(const Tensor& codes,
     const DeviceGuard guard(index);
     const int64_t num_vectors = codes.numel() / kVector;
     const int64_t blocks = std::clamp<int64_t>(num_vectors / kThreads, 1, 16 * num_sms(index));
-    widen_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(on.native_handle())>>>(
+    widen_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(on)>>>(
         static_cast<const uint8_t*>(codes.raw()), is_aligned(codes.raw(), kVector),
         out.values.data<BFloat16>(), num_vectors);
     check_launch("widen_kernel");
@@ -308,7 +308,7 @@ void RowCoder::decode(const Tensor& codes,
   a.values = values.data<BFloat16>();
   const int64_t rows_per_block = std::max<int64_t>(1, int64_t{kThreads} * kVector / k);
   decode_kernel<<<span_grid(rows, codes.dim(0), rows_per_block, num_sms(index)), kThreads, 0,
-                  as_stream(on.native_handle())>>>(a);
+                  as_stream(on)>>>(a);
   check_launch("decode_kernel");
 }
 
@@ -322,7 +322,7 @@ void RowCoder::encode(const Tensor& x,
   }
   const int index = on.device().index;
   const DeviceGuard guard(index);
-  const cudaStream_t stream = as_stream(on.native_handle());
+  const cudaStream_t stream = as_stream(on);
   const int64_t k = x.dim(1);
   Args a{};
   a.spec = *spec_;

@@ -200,7 +200,7 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   if (args.output.numel() == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(on.device().index);
+  const cuda::DeviceGuard guard(on);
   Args a{};
   a.rows = args.rows.bytes() + args.first_column * bits(args.rows.dtype()) / 8;
   a.row_of_slot = args.row_of_slot ? args.row_of_slot.data<int32_t>() : nullptr;
@@ -214,8 +214,8 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   a.output = args.output.raw();
   cuda::visit_float(args.output.dtype(), [&](auto type) {
     using T = decltype(type);
-    const cudaStream_t stream = cuda::as_stream(on.native_handle());
-    const int sms = cuda::num_sms(on.device().index);
+    const cudaStream_t stream = cuda::as_stream(on);
+    const int sms = cuda::num_sms(args.output.device().index);
     args.sums_in_type ? launch<T, true>(a, sms, stream) : launch<T, false>(a, sms, stream);
   });
 }

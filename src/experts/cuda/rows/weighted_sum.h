@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "moebius/stream.h"
+#include "core/forward.h"
 #include "moebius/tensor.h"
 
 namespace moebius {

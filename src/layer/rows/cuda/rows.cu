@@ -50,8 +50,8 @@ void launch(const char* what,
   if (items == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(on.device().index);
-  kernel<<<blocks_for(items), kThreads, 0, cuda::as_stream(on.native_handle())>>>(args...);
+  const cuda::DeviceGuard guard(on);
+  kernel<<<blocks_for(items), kThreads, 0, cuda::as_stream(on)>>>(args...);
   cuda::check_launch(what);
 }
 
