@@ -32,4 +32,5 @@ function(moebius_use_precompiled target kind)
 endfunction()
 
 moebius_add_precompiled(library LIBS fmt::fmt LIKE_LIBRARY)
-moebius_add_precompiled(program LIBS fmt::fmt)
+# A third of the command's sources have JSON.
+moebius_add_precompiled(program HEADERS <filesystem> <nlohmann/json.hpp> LIBS fmt::fmt nlohmann_json::nlohmann_json)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on a file that does not include what it uses of the standard library, fmt or GoogleTest.
+"""Fails on a file that does not include what it uses of the standard library, fmt, JSON or GoogleTest.
 
-Builds parse headers of the standard library, fmt and GoogleTest once for all sources
+Builds parse headers of the standard library, fmt, JSON and GoogleTest once for all sources
 (cmake/MoebiusPrecompiled.cmake), so a source that forgets one of them still compiles. This tool reads each file
 without comments and strings. For each name it must include one of the headers below, by itself or through headers of
 ours. Standard headers include each other as they like, so what they bring besides does not count. A name of the
@@ -98,6 +98,7 @@ HEADERS_OF = {name: set(headers.split()) for headers, names in NAMES for name in
 # Other names that precompiled headers bring.
 OTHERS = [
     (re.compile(r"\bfmt::"), "fmt::", {"fmt/format.h", "fmt/core.h"}),
+    (re.compile(r"\bnlohmann::"), "nlohmann::", {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp"}),
     (re.compile(r"\bu?int(?:8|16|32|64)_t\b"), "int32_t and the like", {"cstdint", "stdint.h"}),
     (re.compile(r"\b(?:EXPECT|ASSERT)_[A-Z]+\(|\b(?:TEST|TEST_[FP]|FAIL|ADD_FAILURE)\("), "GoogleTest",
      {"gtest/gtest.h", "gmock/gmock.h"}),

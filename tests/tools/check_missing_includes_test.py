@@ -16,6 +16,7 @@ REFUSED = {
     "one of several": ("#include <string>\nstd::unique_lock lock(m);\n",
                        "std::unique_lock needs <condition_variable> or <mutex> or <shared_mutex>"),
     "fmt": ("#include <string>\nauto s = fmt::format();\n", "fmt:: needs <fmt/core.h> or <fmt/format.h>"),
+    "json": ("nlohmann::json j;\n", "nlohmann:: needs <nlohmann/json.hpp> or <nlohmann/json_fwd.hpp>"),
     "GoogleTest": ("TEST(A, B) {}\n", "GoogleTest needs"),
     "integers": ("#include <vector>\nint64_t i;\n", "int32_t and the like needs <cstdint>"),
     "an unknown name": ("#include <vector>\nstd::flat_map m;\n", "std::flat_map is in no line"),
