@@ -61,7 +61,7 @@ Meeting::Meeting(Group& host, Device device, std::unique_ptr<Window> window)
     signals_.windows[rank] = window_->peer(rank);
   }
   signals_.abort_at = window_bytes(host.size()) / 2;
-  cuda::load_kernels(device.index, {reinterpret_cast<const void*>(meet_kernel)});
+  cuda::load_kernels(device.index, meet_kernel);
   host.barrier("kernels of a meeting are loaded");
 }
 

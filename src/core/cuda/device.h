@@ -13,6 +13,10 @@ namespace moebius::cuda {
 // wait until the device is idle, and would never return while a kernel of another rank waits there
 // for this rank.  So an object whose kernels wait for peers calls this in its constructor.
 void load_kernels(int index, std::initializer_list<const void*> kernels);
+template <typename... Kernels>
+void load_kernels(int index, Kernels*... kernels) {
+  load_kernels(index, {reinterpret_cast<const void*>(kernels)...});
+}
 
 // Raises a kernel's limit of dynamic shared memory to at least `bytes`, and loads the kernel.
 void allow_shared_bytes(int index, const void* kernel, int64_t bytes);

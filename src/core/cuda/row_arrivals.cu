@@ -25,7 +25,7 @@ void RowArrivals::await_ids(const Stream& stream) const {
 }
 
 void cuda::load_await_ids_kernel(int device_index) {
-  load_kernels(device_index, {reinterpret_cast<const void*>(await_ids_kernel)});
+  load_kernels(device_index, await_ids_kernel);
 }
 
 }  // namespace moebius

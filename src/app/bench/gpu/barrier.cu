@@ -41,7 +41,7 @@ __global__ void barrier_kernel(
 
 GpuBarrier::GpuBarrier(Group& group)
     : group_(group), window_(group.make_window("barrier of a benchmark", 8 * (group.size() + 1))) {
-  cuda::load_kernels(group.device().index, {reinterpret_cast<const void*>(&barrier_kernel)});
+  cuda::load_kernels(group.device().index, barrier_kernel);
   group.barrier("barrier of a benchmark");
 }
 

@@ -142,17 +142,11 @@ SumKernel sum_kernel_of(DType dtype) {
                        [](auto type) -> SumKernel { return sum_rows_kernel<decltype(type)>; });
 }
 
-template <typename Kernel>
-const void* address(Kernel* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
-
 }  // namespace
 
 void load_node_kernels(int device) {
-  cuda::load_kernels(device,
-                     {address(copy_rows_kernel), address(sum_kernel_of(DType::kF32)),
-                      address(sum_kernel_of(DType::kF16)), address(sum_kernel_of(DType::kBF16))});
+  cuda::load_kernels(device, copy_rows_kernel, sum_kernel_of(DType::kF32),
+                     sum_kernel_of(DType::kF16), sum_kernel_of(DType::kBF16));
 }
 
 void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& stream) {

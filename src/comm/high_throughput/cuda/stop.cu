@@ -18,7 +18,7 @@ __global__ void stop_kernel(const __grid_constant__ SignalContext signals, const
 }  // namespace
 
 void load_stop_kernel(int device) {
-  cuda::load_kernels(device, {reinterpret_cast<const void*>(stop_kernel)});
+  cuda::load_kernels(device, stop_kernel);
 }
 
 cudaError_t launch_stop(const SignalContext& signals, const CallState* state, cudaStream_t stream) {

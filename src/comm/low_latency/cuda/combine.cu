@@ -163,7 +163,7 @@ void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_
     cuda::allow_shared_bytes(
         device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
   }
-  cuda::load_kernels(device, {reinterpret_cast<const void*>(find_logfmt_kernel(dtype))});
+  cuda::load_kernels(device, find_logfmt_kernel(dtype));
 }
 
 void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid) {

@@ -372,11 +372,6 @@ SumKernel sum_kernel_of(DType dtype, bool is_coded) {
   });
 }
 
-template <typename Kernel>
-const void* address(Kernel* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
-
 void set_bytes(void* to, int value, int64_t bytes, const Stream& stream) {
   cuda::check_cuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), cuda::as_stream(stream)),
                    "cudaMemsetAsync");
@@ -385,13 +380,11 @@ void set_bytes(void* to, int value, int64_t bytes, const Stream& stream) {
 }  // namespace
 
 void load_message_kernels(int device, DType dtype) {
-  cuda::load_kernels(
-      device,
-      {address(send_kernel_of(dtype, LowLatencyCast::kNone)),
-       address(send_kernel_of(dtype, LowLatencyCast::kFp8)), address(number_selections_kernel),
-       address(copy_messages_kernel), address(return_kernel_of(dtype, false)),
-       address(return_kernel_of(dtype, true)), address(find_places_kernel),
-       address(sum_kernel_of(dtype, false)), address(sum_kernel_of(dtype, true))});
+  cuda::load_kernels(device, send_kernel_of(dtype, LowLatencyCast::kNone),
+                     send_kernel_of(dtype, LowLatencyCast::kFp8), number_selections_kernel,
+                     copy_messages_kernel, return_kernel_of(dtype, false),
+                     return_kernel_of(dtype, true), find_places_kernel, sum_kernel_of(dtype, false),
+                     sum_kernel_of(dtype, true));
 }
 
 void launch_send_messages(const SendMessagesArgs& args, const Stream& stream) {

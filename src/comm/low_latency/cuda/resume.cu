@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
 }  // namespace
 
 void load_low_latency_resume(int device) {
-  cuda::load_kernels(device, {reinterpret_cast<const void*>(resume_kernel)});
+  cuda::load_kernels(device, resume_kernel);
 }
 
 void launch_low_latency_resume(const LowLatencyCall& call,

@@ -310,21 +310,14 @@ void gather(const Tensor& from, const Tensor& copy_row, const Tensor& to, const 
          to.nbytes() / rows / static_cast<int64_t>(sizeof(Word)));
 }
 
-template <typename Kernel>
-const void* address(Kernel* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
-
 }  // namespace
 
 void load_routing_kernels(int device) {
-  cuda::load_kernels(
-      device,
-      {address(layout_kernel<1, false>), address(layout_kernel<kWideWords, false>),
-       address(layout_kernel<1, true>), address(layout_kernel<kWideWords, true>),
-       address(route_kernel), address(check_ids_kernel), address(expert_counts_kernel),
-       address(count_ids_kernel), address(expert_offsets_kernel), address(expert_rows_kernel),
-       address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
+  cuda::load_kernels(device, layout_kernel<1, false>, layout_kernel<kWideWords, false>,
+                     layout_kernel<1, true>, layout_kernel<kWideWords, true>, route_kernel,
+                     check_ids_kernel, expert_counts_kernel, count_ids_kernel,
+                     expert_offsets_kernel, expert_rows_kernel, gather_rows_kernel<uint4>,
+                     gather_rows_kernel<uint8_t>);
 }
 
 void launch_layout(const LayoutArgs& args, const Stream& stream) {
