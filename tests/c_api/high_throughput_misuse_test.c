@@ -95,49 +95,26 @@ void test_high_throughput_misuse(void) {
   const moebius_tensor* others[2] = {&shorter, &my.t_tags};
   const moebius_tensor* holes[2] = {&my.t_x, NULL};
   const moebius_tensor* constants[2] = {&constant, &my.t_tags};
-  for (int i = 0; i < 12; ++i) {
-    moebius_dispatch_input bad = my.input;
-    switch (i) {
-      case 0:
-        bad.payloads = NULL;
-        break;
-      case 1:
-        bad.payloads = holes;
-        break;
-      case 2:
-        bad.payloads = others;
-        break;
-      case 3:
-        bad.num_payloads = -1;
-        break;
-      case 4:
-        bad.topk_ids = NULL;
-        break;
-      case 5:
-        bad.topk_ids = &my.t_x;
-        break;
-      case 6:
-        bad.topk_weights = &my.t_ids;
-        break;
-      case 7:
-        bad.expert_alignment = -1;
-        break;
-      case 8:
-        bad.layout = (moebius_result)transport;
-        break;
-      case 9:
-        bad.previous_cuda_event = &my;
-        break;
-      case 10:
-        bad.lists_counts = 2;
-        break;
-      default:
-        bad.payloads_into = constants;
-        break;
-    }
-    CHECK_INVALID(moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));
-    CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &bad, NULL, &pending));
-  }
+#define REFUSES(change)                                                                     \
+  do {                                                                                      \
+    moebius_dispatch_input bad = my.input;                                                  \
+    change;                                                                                 \
+    CHECK_INVALID(moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));     \
+    CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &bad, NULL, &pending)); \
+  } while (0)
+  REFUSES(bad.payloads = NULL);
+  REFUSES(bad.payloads = holes);
+  REFUSES(bad.payloads = others);
+  REFUSES(bad.num_payloads = -1);
+  REFUSES(bad.topk_ids = NULL);
+  REFUSES(bad.topk_ids = &my.t_x);
+  REFUSES(bad.topk_weights = &my.t_ids);
+  REFUSES(bad.expert_alignment = -1);
+  REFUSES(bad.layout = (moebius_result)transport);
+  REFUSES(bad.previous_cuda_event = &my);
+  REFUSES(bad.lists_counts = 2);
+  REFUSES(bad.payloads_into = constants);
+#undef REFUSES
   moebius_dispatch_input bad = my.input;
   bad.is_async = 2;
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, &bad, NULL, &untouched));

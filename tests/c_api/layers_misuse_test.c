@@ -11,88 +11,39 @@ static void check_refused_options(const small_layer* s) {
   CHECK_OK(moebius_make_thread_groups(1, NULL, &group));
   CHECK_OK(moebius_make_thread_groups(1, NULL, &other_group));
   CHECK_OK(moebius_transports_create(other_group, &transports));
-  for (int i = 0; i < 25; ++i) {
-    moebius_layer_options bad = {.struct_size = sizeof(bad), .kernel = &kernel};
-    kernel = (moebius_kernel_options){.struct_size = sizeof(kernel)};
-    switch (i) {
-      case 0:
-        bad.format = 2;
-        break;
-      case 1:
-        bad.format = -1;
-        break;
-      case 2:
-        bad.experts = "teleport";
-        break;
-      case 3:
-        bad.lends_weights = 2;
-        break;
-      case 4:
-        bad.computes_in_f64 = -1;
-        break;
-      case 5:
-        bad.backend = "teleport";
-        break;
-      case 6:
-        bad.tp_size = -1;
-        break;
-      case 7:
-        bad.tp_size = 2;
-        break;
-      case 8:
-        bad.no_expert_parallel = 3;
-        break;
-      case 9:
-        bad.max_num_tokens = -1;
-        break;
-      case 10:
-        bad.transports = transports;
-        break; /* of another group */
-      case 11:
-        bad.transports = (moebius_transports)group;
-        break;
-      case 12:
-        bad.monolithic = 2;
-        break;
-      case 13:
-        bad.comm_sms = -2;
-        break;
-      case 14:
-        bad.capacity = -2;
-        break;
-      case 15:
-        bad.sums_per_rank = 2;
-        break;
-      case 16:
-        bad.sequence_parallel = 2;
-        break;
-      case 17:
-        bad.workspaces = (moebius_workspaces)group;
-        break;
-      case 18:
-        kernel.chunk_tokens = -1;
-        break;
-      case 19:
-        kernel.microbatches = -1;
-        break;
-      case 20:
-        kernel.min_microbatch_tokens = -2;
-        break;
-      case 21:
-        kernel.combine_parts = -1;
-        break;
-      case 22:
-        kernel.early_rows = -2;
-        break;
-      case 23:
-        kernel.struct_size = 9;
-        break;
-      default:
-        bad.struct_size = 9;
-        break;
-    }
-    CHECK_INVALID(moebius_layer_create(&s->weights, &bad, group, NULL, &untouched));
-  }
+#define REFUSES(change)                                                              \
+  do {                                                                               \
+    moebius_layer_options bad = {.struct_size = sizeof(bad), .kernel = &kernel};     \
+    kernel = (moebius_kernel_options){.struct_size = sizeof(kernel)};                \
+    change;                                                                          \
+    CHECK_INVALID(moebius_layer_create(&s->weights, &bad, group, NULL, &untouched)); \
+  } while (0)
+  REFUSES(bad.format = 2);
+  REFUSES(bad.format = -1);
+  REFUSES(bad.experts = "teleport");
+  REFUSES(bad.lends_weights = 2);
+  REFUSES(bad.computes_in_f64 = -1);
+  REFUSES(bad.backend = "teleport");
+  REFUSES(bad.tp_size = -1);
+  REFUSES(bad.tp_size = 2);
+  REFUSES(bad.no_expert_parallel = 3);
+  REFUSES(bad.max_num_tokens = -1);
+  REFUSES(bad.transports = transports); /* of another group */
+  REFUSES(bad.transports = (moebius_transports)group);
+  REFUSES(bad.monolithic = 2);
+  REFUSES(bad.comm_sms = -2);
+  REFUSES(bad.capacity = -2);
+  REFUSES(bad.sums_per_rank = 2);
+  REFUSES(bad.sequence_parallel = 2);
+  REFUSES(bad.workspaces = (moebius_workspaces)group);
+  REFUSES(kernel.chunk_tokens = -1);
+  REFUSES(kernel.microbatches = -1);
+  REFUSES(kernel.min_microbatch_tokens = -2);
+  REFUSES(kernel.combine_parts = -1);
+  REFUSES(kernel.early_rows = -2);
+  REFUSES(kernel.struct_size = 9);
+  REFUSES(bad.struct_size = 9);
+#undef REFUSES
   const moebius_layer_options without_group = {.struct_size = sizeof(without_group),
                                                .transports = transports};
   CHECK_INVALID(moebius_layer_create(&s->weights, &without_group, NULL, NULL, &untouched));
@@ -108,60 +59,33 @@ static void check_refused_weights(const small_layer* s) {
   moebius_router_config config = s->router_config;
   moebius_expert_weights experts = s->experts, shared = s->shared;
   moebius_tensor flat = vector_of((void*)(uintptr_t)s->w1, MOEBIUS_F32, 64);
-  for (int i = 0; i < 14; ++i) {
-    moebius_layer_weights bad = s->weights;
-    config = s->router_config;
-    experts = s->experts;
-    shared = s->shared;
-    bad.router_config = &config;
-    bad.experts = &experts;
-    bad.shared = &shared;
-    switch (i) {
-      case 0:
-        bad.router_config = NULL;
-        break;
-      case 1:
-        config.num_experts = SL_E + 1;
-        break;
-      case 2:
-        config.topk = 0;
-        break;
-      case 3:
-        bad.experts = NULL;
-        break;
-      case 4:
-        experts.w1 = NULL;
-        break;
-      case 5:
-        experts.w1 = &flat;
-        break;
-      case 6:
-        experts.w2 = &s->t_w1;
-        break;
-      case 7:
-        bad.hidden = SL_H + 1;
-        break;
-      case 8:
-        bad.intermediate = -3;
-        break;
-      case 9:
-        bad.in_dtype = MOEBIUS_I8;
-        break;
-      case 10:
-        shared.w1 = NULL;
-        break;
-      case 11:
-        shared.w2 = &flat;
-        break;
-      case 12:
-        bad.apply_router_weight_on_input = 2;
-        break;
-      default:
-        bad.shared_gate = &s->t_w1;
-        break;
-    }
-    CHECK_INVALID(moebius_layer_create(&bad, NULL, NULL, NULL, &untouched));
-  }
+#define REFUSES(change)                                                      \
+  do {                                                                       \
+    moebius_layer_weights bad = s->weights;                                  \
+    config = s->router_config;                                               \
+    experts = s->experts;                                                    \
+    shared = s->shared;                                                      \
+    bad.router_config = &config;                                             \
+    bad.experts = &experts;                                                  \
+    bad.shared = &shared;                                                    \
+    change;                                                                  \
+    CHECK_INVALID(moebius_layer_create(&bad, NULL, NULL, NULL, &untouched)); \
+  } while (0)
+  REFUSES(bad.router_config = NULL);
+  REFUSES(config.num_experts = SL_E + 1);
+  REFUSES(config.topk = 0);
+  REFUSES(bad.experts = NULL);
+  REFUSES(experts.w1 = NULL);
+  REFUSES(experts.w1 = &flat);
+  REFUSES(experts.w2 = &s->t_w1);
+  REFUSES(bad.hidden = SL_H + 1);
+  REFUSES(bad.intermediate = -3);
+  REFUSES(bad.in_dtype = MOEBIUS_I8);
+  REFUSES(shared.w1 = NULL);
+  REFUSES(shared.w2 = &flat);
+  REFUSES(bad.apply_router_weight_on_input = 2);
+  REFUSES(bad.shared_gate = &s->t_w1);
+#undef REFUSES
   CHECK(untouched == UNTOUCHED);
 }
 
@@ -210,31 +134,20 @@ void test_layers_misuse(void) {
   CHECK_INVALID(moebius_layer_forward(layer, &c.input, &constant, NULL));
   CHECK_INVALID(moebius_layer_forward(layer, &c.input, &shorter, NULL));
   CHECK_INVALID(moebius_layer_forward(layer, &c.input, &ids, NULL));
-  for (int i = 0; i < 6; ++i) {
-    moebius_layer_input bad = c.input;
-    switch (i) {
-      case 0:
-        bad.hidden = NULL;
-        break;
-      case 1:
-        bad.hidden = &s.t_gate;
-        break;
-      case 2:
-        bad.topk_weights = &s.t_gate;
-        break;
-      case 3:
-        bad.lora_ids = &s.t_gate;
-        break;
-      case 4:
-        bad.microbatch = -1;
-        break;
-      default:
-        bad.microbatch = INT32_MAX;
-        break;
-    }
-    CHECK_INVALID(moebius_layer_forward(layer, &bad, &c.t_output, NULL));
-    CHECK_INVALID(moebius_layer_start(layer, &bad, &c.t_output, NULL, &call));
-  }
+#define REFUSES(change)                                                        \
+  do {                                                                         \
+    moebius_layer_input bad = c.input;                                         \
+    change;                                                                    \
+    CHECK_INVALID(moebius_layer_forward(layer, &bad, &c.t_output, NULL));      \
+    CHECK_INVALID(moebius_layer_start(layer, &bad, &c.t_output, NULL, &call)); \
+  } while (0)
+  REFUSES(bad.hidden = NULL);
+  REFUSES(bad.hidden = &s.t_gate);
+  REFUSES(bad.topk_weights = &s.t_gate);
+  REFUSES(bad.lora_ids = &s.t_gate);
+  REFUSES(bad.microbatch = -1);
+  REFUSES(bad.microbatch = INT32_MAX);
+#undef REFUSES
   CHECK(call == UNTOUCHED);
   for (int i = 0; i < SL_T * SL_H; ++i) {
     CHECK(c.output[i] == 55);

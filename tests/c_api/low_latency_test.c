@@ -276,52 +276,27 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_low_latency_size_hint(&good, -1, cpu, &bytes));
   CHECK_INVALID(moebius_low_latency_size_hint(&good, INT32_MAX, cpu, &bytes));
   CHECK_INVALID(moebius_low_latency_size_hint(&good, R, cpu, NULL));
-  for (int i = 0; i < 13; ++i) {
-    moebius_low_latency_options bad = good;
-    switch (i) {
-      case 0:
-        bad.num_experts = 0;
-        break;
-      case 1:
-        bad.num_experts = -1;
-        break;
-      case 2:
-        bad.max_tokens = -1;
-        break;
-      case 3:
-        bad.hidden = 0;
-        break;
-      case 4:
-        bad.hidden = -5;
-        break;
-      case 5:
-        bad.topk = 0;
-        break;
-      case 6:
-        bad.topk = -2;
-        break;
-      case 7:
-        bad.in_dtype = MOEBIUS_I32;
-        break;
-      case 8:
-        bad.in_dtype = 99;
-        break;
-      case 9:
-        bad.sums_per_rank = 2;
-        break;
-      case 10:
-        bad.excludes_missing = -1;
-        break;
-      case 11:
-        bad.num_sms = -1;
-        break;
-      default:
-        bad.struct_size = 8;
-        break;
-    }
-    CHECK_INVALID(moebius_low_latency_create(group, &bad, &nothing));
-    CHECK_INVALID(moebius_low_latency_size_hint(&bad, R, cpu, &bytes));
-  }
+#define REFUSES(change)                                                 \
+  do {                                                                  \
+    moebius_low_latency_options bad = good;                             \
+    change;                                                             \
+    CHECK_INVALID(moebius_low_latency_create(group, &bad, &nothing));   \
+    CHECK_INVALID(moebius_low_latency_size_hint(&bad, R, cpu, &bytes)); \
+  } while (0)
+  REFUSES(bad.num_experts = 0);
+  REFUSES(bad.num_experts = -1);
+  REFUSES(bad.max_tokens = -1);
+  REFUSES(bad.hidden = 0);
+  REFUSES(bad.hidden = -5);
+  REFUSES(bad.topk = 0);
+  REFUSES(bad.topk = -2);
+  REFUSES(bad.in_dtype = MOEBIUS_I32);
+  REFUSES(bad.in_dtype = 99);
+  REFUSES(bad.sums_per_rank = 2);
+  REFUSES(bad.excludes_missing = -1);
+  REFUSES(bad.num_sms = -1);
+  REFUSES(bad.struct_size = 8);
+#undef REFUSES
   CHECK(nothing == UNTOUCHED);
   CHECK_EQ(bytes, 77);
   CHECK_OK(moebius_low_latency_size_hint(&good, R, cpu, &bytes));
@@ -340,58 +315,29 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_low_latency_dispatch(transport, NULL, NULL, &untouched));
   CHECK_INVALID(moebius_low_latency_dispatch(transport, &my.input, NULL, NULL));
   CHECK_INVALID(moebius_low_latency_dispatch_start(transport, &my.input, NULL, NULL));
-  for (int i = 0; i < 15; ++i) {
-    moebius_low_latency_dispatch_input bad = my.input;
-    switch (i) {
-      case 0:
-        bad.x = NULL;
-        break;
-      case 1:
-        bad.topk_ids = NULL;
-        break;
-      case 2:
-        bad.x = &shorter;
-        break;
-      case 3:
-        bad.cast = 3;
-        break;
-      case 4:
-        bad.cast = -1;
-        break;
-      case 5:
-        bad.scales = 3;
-        break;
-      case 6:
-        bad.max_tokens = -1;
-        break;
-      case 7:
-        bad.max_tokens = ROOM + 1;
-        break;
-      case 8:
-        bad.max_tokens = T - 1;
-        break;
-      case 9:
-        bad.row_tags = &my.t_received;
-        break;
-      case 10:
-        bad.received = &constant;
-        break;
-      case 11:
-        bad.wait_us = &my.t_tags;
-        break;
-      case 12:
-        bad.previous_cuda_event = &my;
-        break;
-      case 13:
-        bad.records_event = 3;
-        break;
-      default:
-        bad.x_into = &my.t_x;
-        break;
-    }
-    CHECK_INVALID(moebius_low_latency_dispatch(transport, &bad, NULL, &untouched));
-    CHECK_INVALID(moebius_low_latency_dispatch_start(transport, &bad, NULL, &pending));
-  }
+#define REFUSES(change)                                                                 \
+  do {                                                                                  \
+    moebius_low_latency_dispatch_input bad = my.input;                                  \
+    change;                                                                             \
+    CHECK_INVALID(moebius_low_latency_dispatch(transport, &bad, NULL, &untouched));     \
+    CHECK_INVALID(moebius_low_latency_dispatch_start(transport, &bad, NULL, &pending)); \
+  } while (0)
+  REFUSES(bad.x = NULL);
+  REFUSES(bad.topk_ids = NULL);
+  REFUSES(bad.x = &shorter);
+  REFUSES(bad.cast = 3);
+  REFUSES(bad.cast = -1);
+  REFUSES(bad.scales = 3);
+  REFUSES(bad.max_tokens = -1);
+  REFUSES(bad.max_tokens = ROOM + 1);
+  REFUSES(bad.max_tokens = T - 1);
+  REFUSES(bad.row_tags = &my.t_received);
+  REFUSES(bad.received = &constant);
+  REFUSES(bad.wait_us = &my.t_tags);
+  REFUSES(bad.previous_cuda_event = &my);
+  REFUSES(bad.records_event = 3);
+  REFUSES(bad.x_into = &my.t_x);
+#undef REFUSES
   my.ids[2] = E;
   CHECK_INVALID(moebius_low_latency_dispatch(transport, &my.input, NULL, &untouched));
   my.ids[2] = 0;
@@ -415,40 +361,23 @@ static void check_misuse(void) {
   nowhere.records_event = 1;
   CHECK_INVALID(moebius_low_latency_combine(transport, &nowhere, result, NULL, NULL));
   CHECK_INVALID(moebius_low_latency_combine_start(transport, &my.combine, result, NULL, NULL));
-  for (int i = 0; i < 9; ++i) {
-    moebius_low_latency_combine_input bad = my.combine;
-    switch (i) {
-      case 0:
-        bad.x = NULL;
-        break;
-      case 1:
-        bad.topk_ids = NULL;
-        break;
-      case 2:
-        bad.topk_weights = NULL;
-        break;
-      case 3:
-        bad.x = &my.t_x;
-        break;
-      case 4:
-        bad.coding = 2;
-        break;
-      case 5:
-        bad.coding = -1;
-        break;
-      case 6:
-        bad.x_into = &shorter;
-        break;
-      case 7:
-        bad.x_into = &bf16;
-        break;
-      default:
-        bad.wait_us = &my.t_tags;
-        break;
-    }
-    CHECK_INVALID(moebius_low_latency_combine(transport, &bad, result, NULL, &untouched));
-    CHECK_INVALID(moebius_low_latency_combine_start(transport, &bad, result, NULL, &pending));
-  }
+#define REFUSES(change)                                                                        \
+  do {                                                                                         \
+    moebius_low_latency_combine_input bad = my.combine;                                        \
+    change;                                                                                    \
+    CHECK_INVALID(moebius_low_latency_combine(transport, &bad, result, NULL, &untouched));     \
+    CHECK_INVALID(moebius_low_latency_combine_start(transport, &bad, result, NULL, &pending)); \
+  } while (0)
+  REFUSES(bad.x = NULL);
+  REFUSES(bad.topk_ids = NULL);
+  REFUSES(bad.topk_weights = NULL);
+  REFUSES(bad.x = &my.t_x);
+  REFUSES(bad.coding = 2);
+  REFUSES(bad.coding = -1);
+  REFUSES(bad.x_into = &shorter);
+  REFUSES(bad.x_into = &bf16);
+  REFUSES(bad.wait_us = &my.t_tags);
+#undef REFUSES
   const moebius_low_latency_combine_input combine = my.combine;
   moebius_result combined = NULL;
   CHECK_STRUCT_SIZES(moebius_low_latency_combine_input, combine,
