@@ -14,7 +14,7 @@
 #include "comm/low_latency/logfmt.h"
 #include "core/ids.h"
 #include "moebius/dtype.h"
-#include "moebius/low_latency.h"
+#include "moebius/low_latency_rows.h"
 #include "moebius/stream.h"
 
 namespace moebius::comm {
