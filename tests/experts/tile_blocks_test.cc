@@ -9,7 +9,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -160,6 +162,37 @@ TEST(ReadAhead, PartsOfTheLastBlocksCoverAllLinesOnce) {
       at += part.size();
     }
     EXPECT_EQ(at, bytes.data() + bytes.size()) << num_blocks << " blocks";
+  }
+}
+
+TEST(ReadAhead, PagesByTurnsAreFetchedOnceAndThenWhatComesAfter) {
+  constexpr int64_t kAll = PagesAhead::kPages * PagesAhead::kPageBytes;
+  constexpr int64_t kTurn = PagesAhead::kPages * kTileRowBytes;
+  struct alignas(kAll) Pages {
+    std::array<std::byte, 3 * kAll> bytes;
+  };
+  const auto codes = std::make_unique<Pages>();
+  const auto after = std::make_unique<Pages>();
+  TileGemm gemm;
+  for (const bool is_known : {false, true}) {
+    if (is_known) {
+      gemm.codes_end = codes->bytes.data() + 2 * kAll;
+      gemm.codes_after = after->bytes.data();
+    }
+    for (int64_t pages = 0; pages < 2; ++pages) {
+      std::set<const std::byte*> lines;
+      for (int64_t at = pages * kAll; at < (pages + 1) * kAll; at += kTurn) {
+        const std::byte* turn = PagesAhead::turn(codes->bytes.data() + at, gemm);
+        for (int64_t line = 0; line < PagesAhead::kPages; ++line) {
+          lines.insert(turn + PagesAhead::place(line));
+        }
+      }
+      const bool is_beyond = is_known && pages == 1;
+      EXPECT_EQ(*lines.begin(),
+                is_beyond ? after->bytes.data() : codes->bytes.data() + (pages + 1) * kAll);
+      EXPECT_EQ(static_cast<int64_t>(lines.size()), kAll / kTileRowBytes);
+      EXPECT_EQ(*lines.rbegin() - *lines.begin(), kAll - kTileRowBytes);
+    }
   }
 }
 

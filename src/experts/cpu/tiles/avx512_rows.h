@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/ceil_div.h"
+#include "experts/cpu/tiles/read_ahead.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 
 namespace moebius::cpu {
@@ -33,31 +34,20 @@ class StepFetch {
  public:
   StepFetch(const std::byte* step, const TileGemm& g)
       : to_l1_(step + (g.fetch_by_pages ? kNear : g.fetch_ahead)),
-        to_l2_(g.fetch_by_pages ? in_pages_ahead(step) : nullptr) {}
+        to_l2_(g.fetch_by_pages ? PagesAhead::turn(step, g) : nullptr) {}
 
   [[gnu::always_inline]] void beside_row(int64_t row) const {
     constexpr int64_t kLines = kBytes / kTileRowBytes;
     for (int64_t line = row * kLines / kTileRows; line < (row + 1) * kLines / kTileRows; ++line) {
       _mm_prefetch(reinterpret_cast<const char*>(to_l1_ + line * kTileRowBytes), _MM_HINT_T0);
       if (to_l2_ != nullptr) {
-        const int64_t at = line % kPages * kPageBytes + line / kPages * kTileRowBytes;
-        _mm_prefetch(reinterpret_cast<const char*>(to_l2_ + at), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(to_l2_ + PagesAhead::place(line)), _MM_HINT_T1);
       }
     }
   }
 
  private:
   static constexpr int64_t kNear = 1024;
-  static constexpr int64_t kPages = 4;
-  static constexpr int64_t kPageBytes = 4096;
-
-  // While kPages pages are read, the lines of the next ones are fetched, from each page by turns.
-  // Returns where the lines of this step's turn begin.
-  static const std::byte* in_pages_ahead(const std::byte* step) {
-    constexpr int64_t kAll = kPages * kPageBytes;
-    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(step) % kAll);
-    return step + (kAll - offset) + offset / (kPages * kTileRowBytes) * kTileRowBytes;
-  }
 
   const std::byte* to_l1_;
   const std::byte* to_l2_;

@@ -269,12 +269,22 @@ void ItemStages::multiply(const ItemWork& work,
   product.fetch_ahead = tuning_.fetch_ahead;
   product.fetch_by_pages = tuning_.fetch_by_pages;
   product.f32_products = tuning_.f32_products;
-  if (block + 1 < w.num_blocks()) {
+  const BlockPlace& after = later.after;
+  const bool is_last = block + 1 == later.end;
+  if (!is_last) {
     w.set_next(expert, block + 1, product);
-  } else if (later.after_last != nullptr) {
-    later.after_last->set_next(expert, 0, product);
+  } else if (after.weight != nullptr && later.is_small) {
+    after.weight->set_next(after.expert, after.block, product);
   }
-  product.next.back() = part_ahead(later.beside_last, block, w.num_blocks());
+  product.next.back() = part_ahead(later.beside_last, block - later.begin, later.end - later.begin);
+  if (after.weight != nullptr) {
+    const std::span<const std::byte> last = w.codes(expert, later.end - 1);
+    product.codes_end = last.data() + last.size();
+    product.codes_after = after.codes().data();
+    if (is_last) {
+      after.weight->fetch_scales(after.expert, after.block);
+    }
+  }
   epilogue.dtype = desc_.in_dtype;
   epilogue.integers = operand_ == Operand::kI8;
   epilogue.row_scales = gemm.has_codes() ? rows.scales : nullptr;
@@ -286,7 +296,10 @@ void ItemStages::multiply(const ItemWork& work,
   kernels_.multiply(product, epilogue, rest);
 }
 
-void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) const {
+void ItemStages::run_gemm1(const ItemWork& work,
+                           int64_t begin,
+                           int64_t end,
+                           const BlockPlace& after) const {
   const auto& [item, call, buffers, own] = work;
   const int64_t columns = desc_.activation.gated ? kTileColumns : kBlockColumns;
   const bool in_panels = activates_panels();
@@ -301,7 +314,7 @@ void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) con
     const int64_t bytes = column * value_bytes;
     return panels + bytes / kTileRowBytes * kStepBytes + bytes % kTileRowBytes;
   };
-  ReadLater later = {&gemm2_.weight, {}};
+  ReadLater later = {begin, end, after, true, {}};
   // In a whole item, weights have pushed what was written first out of L2.
   const int64_t hidden_bytes = gemm2_.panels_bytes(item.rows());
   const bool is_whole = end - begin == gemm1_.weight.num_blocks();
@@ -384,7 +397,7 @@ void ItemStages::pack_hidden(const ItemWork& work, const Tensor& rows) const {
 void ItemStages::run_gemm2(const ItemWork& work,
                            int64_t begin,
                            int64_t end,
-                           const Item* next) const {
+                           const BlockPlace& after) const {
   const auto& [item, call, buffers, own] = work;
   const RowOrder& order = call.order;
   std::array<std::byte*, kMostItemRows> to;
@@ -400,10 +413,10 @@ void ItemStages::run_gemm2(const ItemWork& work,
   store.past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
                       desc_.hidden % kBlockColumns == 0 &&
                       reinterpret_cast<uintptr_t>(call.rows.raw()) % kTileRowBytes == 0;
-  ReadLater later;
-  if (next != nullptr) {
-    later.beside_last = gemm1_.weight.codes(next->e, 0);
-  }
+  // A block of GEMM1 is too large to be fetched beside one of GEMM2.
+  const bool is_small = after.weight == &gemm2_.weight;
+  const ReadLater later = {begin, end, after, is_small,
+                           is_small ? std::span<const std::byte>() : after.codes()};
   const ExponentRange range = exponents(work, gemm2_, buffers.hidden);
   for (int64_t block = begin; block < end; ++block) {
     store.column = block * kBlockColumns;

@@ -95,6 +95,17 @@ struct ItemWork {
   const ThreadBuffers& own;
 };
 
+// A column block of an expert's weights, or none.
+struct BlockPlace {
+  std::span<const std::byte> codes() const {
+    return weight != nullptr ? weight->codes(expert, block) : std::span<const std::byte>();
+  }
+
+  const PackedWeight* weight = nullptr;
+  int64_t expert = 0;
+  int64_t block = 0;
+};
+
 // Any number of threads may call const functions, each with its own ThreadBuffers.
 class ItemStages {
  public:
@@ -127,14 +138,14 @@ class ItemStages {
   // values that codes stand for take their place, only f32 holds those.
   DType act_dtype() const { return gemm2_.has_codes() ? desc_.in_dtype : DType::kF32; }
 
-  // The stages, in their order.  GEMMs compute column blocks [begin, end).
+  // The stages, in their order.  GEMMs compute column blocks [begin, end); `after` says where this
+  // thread most likely goes on.
   void pack_input(const ItemWork& work) const;
-  void run_gemm1(const ItemWork& work, int64_t begin, int64_t end) const;
+  void run_gemm1(const ItemWork& work, int64_t begin, int64_t end, const BlockPlace& after) const;
   // Quantizes the activations of whole rows and packs them into panels, as codes or as the values
   // that codes stand for.
   void quantize_hidden(const ItemWork& work) const;
-  // next: the item that this thread goes on with, or null.
-  void run_gemm2(const ItemWork& work, int64_t begin, int64_t end, const Item* next) const;
+  void run_gemm2(const ItemWork& work, int64_t begin, int64_t end, const BlockPlace& after) const;
 
   // The next two are what is before and after the quantization in quantize_hidden().
   // Returns the activations as rows that follow each other.  REQUIRES: !activates_panels().
@@ -147,8 +158,11 @@ class ItemStages {
  private:
   // Names what is read after the block at hand.
   struct ReadLater {
-    const PackedWeight* after_last = nullptr;  // after the last block of a GEMM
-    std::span<const std::byte> beside_last;    // what else is read then
+    int64_t begin;  // blocks [begin, end) are multiplied in a row
+    int64_t end;
+    BlockPlace after;  // read after them, most likely
+    bool is_small;     // `after` is small enough to be fetched beside the last of them alone
+    std::span<const std::byte> beside_last;  // what is fetched beside the last few
   };
 
   void pack(const ItemWork& work,

@@ -471,6 +471,16 @@ void PackedWeight::set_next(int64_t expert, int64_t block, TileGemm& gemm) const
                span(next.group_scales, num_groups_ * kBlockColumns * bits(scale_dtype_) / 8)};
 }
 
+void PackedWeight::fetch_scales(int64_t expert, int64_t block) const {
+  TileGemm gemm;
+  set_next(expert, block, gemm);
+  for (const std::span<const std::byte> scales : {gemm.next[1], gemm.next[2]}) {
+    for (size_t at = 0; at < scales.size(); at += kTileRowBytes) {
+      __builtin_prefetch(scales.data() + at, /*rw=*/0, /*locality=*/2);
+    }
+  }
+}
+
 std::span<const std::byte> PackedWeight::codes(int64_t expert, int64_t block) const {
   return {units(expert, block), static_cast<size_t>(steps_ * unit_bytes(code_))};
 }

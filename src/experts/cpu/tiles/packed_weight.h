@@ -78,6 +78,8 @@ class PackedWeight {
   void set(int64_t expert, int64_t block, TileEpilogue& epilogue) const;
   // Names a block as what is read next.
   void set_next(int64_t expert, int64_t block, TileGemm& gemm) const;
+  // Fetches the scales of a block, and what else is read beside its units, to L2.
+  void fetch_scales(int64_t expert, int64_t block) const;
   // The bytes of all units of a block.
   std::span<const std::byte> codes(int64_t expert, int64_t block) const;
 

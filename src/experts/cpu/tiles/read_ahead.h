@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// While the last blocks of a GEMM are multiplied, the data that is read after them is fetched to
+// While the last blocks of a task are multiplied, the data that is read after them is fetched to
 // L2.
 #pragma once
 
@@ -33,5 +33,27 @@ inline std::span<const std::byte> part_ahead(std::span<const std::byte> later,
   };
   return later.subspan(begin_of(part), begin_of(part + 1) - begin_of(part));
 }
+
+// On Intel, while kPages pages of codes are read, the lines of the next ones are fetched to L2,
+// from each page by turns.
+struct PagesAhead {
+  static constexpr int64_t kPages = 4;
+  static constexpr int64_t kPageBytes = 4096;
+
+  // Where the lines begin that are fetched while the codes at `at` are read: the turn of kPages
+  // lines, one a page, that has the same place in the next pages as `at` has in its own.  Beyond
+  // the end of what is read in order, it is counted on from where the codes begin that come after.
+  [[gnu::always_inline]] static const std::byte* turn(const std::byte* at, const TileGemm& g) {
+    constexpr int64_t kAll = kPages * kPageBytes;
+    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % kAll);
+    const std::byte* ahead =
+        at + (kAll - offset) + offset / (kPages * kTileRowBytes) * kTileRowBytes;
+    return ahead < g.codes_end ? ahead : g.codes_after + (ahead - g.codes_end);
+  }
+  // The place of line `line` from there on.
+  [[gnu::always_inline]] static int64_t place(int64_t line) {
+    return line % kPages * kPageBytes + line / kPages * kTileRowBytes;
+  }
+};
 
 }  // namespace moebius::cpu

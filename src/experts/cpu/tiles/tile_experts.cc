@@ -197,15 +197,12 @@ class TileExperts final : public ExpertsBase {
           buffers.arena(stages_, is_whole ? thread : first_split_arena + task.split);
       const ThreadBuffers own = buffers.thread(stages_, thread);
       const ItemWork work = {buffers.items[task.item], call, arena, own};
+      const BlockPlace after = place_after(tasks, i, buffers.items, stream.num_threads());
       try {
         if (is_whole) {
-          // Most likely this thread's next task, where all threads take tasks in turn.
-          const int64_t later = i + stream.num_threads();
-          const bool is_known = placement_.num_homes() == 1 && later < tasks.num_whole();
-          const Item* next = is_known ? &buffers.items[tasks[later].item] : nullptr;
-          run_item(work, next);
+          run_item(work, after);
         } else {
-          run_part(task, work, buffers.progress[task.split], failed);
+          run_part(task, work, after, buffers.progress[task.split], failed);
         }
       } catch (...) {
         failed = true;
@@ -231,7 +228,7 @@ class TileExperts final : public ExpertsBase {
     };
     for_each_item([&](const ItemWork& work) {
       stages_.pack_input(work);
-      stages_.run_gemm1(work, 0, num_blocks1());
+      stages_.run_gemm1(work, 0, num_blocks1(), {});
       const Tensor act = stages_.packed_activations(work);
       std::memcpy(buffers.act.slice(work.item.begin, work.item.end).raw(), act.raw(),
                   static_cast<size_t>(act.nbytes()));
@@ -253,7 +250,7 @@ class TileExperts final : public ExpertsBase {
       // The arena may have held the adapters of another item since.
       stages_.sort_adapters(work);
       stages_.pack_hidden(work, rows.slice(item.begin, item.end));
-      stages_.run_gemm2(work, 0, num_blocks2(), nullptr);
+      stages_.run_gemm2(work, 0, num_blocks2(), {});
     });
   }
 
@@ -270,17 +267,36 @@ class TileExperts final : public ExpertsBase {
     return buffers.x;
   }
 
-  // next: the item that this thread goes on with, if that is known.
-  void run_item(const ItemWork& work, const Item* next) const {
+  // Returns which weights the thread of task i most likely reads after it: where all threads take
+  // tasks in turn, those of the task that is as many later as there are threads.
+  BlockPlace place_after(const ItemTasks& tasks,
+                         int64_t i,
+                         const Item* items,
+                         int num_threads) const {
+    const int64_t later = i + num_threads;
+    if (placement_.num_homes() > 1 || later >= tasks.size()) {
+      return {};
+    }
+    const ItemTask task = tasks[later];
+    if (task.stage == ItemStage::kPack) {
+      return {};
+    }
+    const ItemGemm& gemm = task.stage == ItemStage::kGemm2 ? stages_.gemm2() : stages_.gemm1();
+    return {&gemm.weight, items[task.item].e, task.begin};
+  }
+
+  // after: where this thread most likely goes on.
+  void run_item(const ItemWork& work, const BlockPlace& after) const {
     stages_.pack_input(work);
-    stages_.run_gemm1(work, 0, num_blocks1());
+    stages_.run_gemm1(work, 0, num_blocks1(), {&stages_.gemm2().weight, work.item.e, 0});
     stages_.quantize_hidden(work);
-    stages_.run_gemm2(work, 0, num_blocks2(), next);
+    stages_.run_gemm2(work, 0, num_blocks2(), after);
   }
 
   // Runs a stage of a split item, or some of its column blocks, once the stage before is done.
   void run_part(const ItemTask& task,
                 const ItemWork& work,
+                const BlockPlace& after,
                 SplitProgress& progress,
                 const std::atomic<bool>& failed) const {
     if (task.stage == ItemStage::kPack) {
@@ -290,13 +306,13 @@ class TileExperts final : public ExpertsBase {
       if (!progress.packed.await(failed)) {
         return;
       }
-      stages_.run_gemm1(work, task.begin, task.end);
+      stages_.run_gemm1(work, task.begin, task.end, after);
       if (progress.parts1.count_down()) {
         stages_.quantize_hidden(work);
         progress.activated.count_down();
       }
     } else if (progress.activated.await(failed)) {
-      stages_.run_gemm2(work, task.begin, task.end, nullptr);
+      stages_.run_gemm2(work, task.begin, task.end, after);
     }
   }
 

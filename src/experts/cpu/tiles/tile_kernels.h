@@ -146,6 +146,11 @@ struct TileGemm {
   // The data that is read after this block (codes, scales), and last a part of what is read later.
   std::array<std::span<const std::byte>, 4> next;
 
+  // Codes are read in order from this block's on to codes_end, and then most likely from
+  // codes_after on.  Null: nobody knows.
+  const std::byte* codes_end = nullptr;
+  const std::byte* codes_after = nullptr;
+
   // How many bytes before a code is read its line is fetched to L1, where few rows are multiplied.
   // A fetch past the end of the weights does no harm.
   int64_t fetch_ahead = 4096;

@@ -38,18 +38,23 @@ struct PanelsOf<TileCode::kI8> {
   using Type = IntPanels;
 };
 
-// Where the lines of a part are fetched from, while they are `ahead` of what is read.  Beyond the
-// end of its half of the block, this is where the next block begins to be read in this place.
+// Where the lines of a part are fetched from, while they are `ahead` of what is read.
 struct Fetch {
-  const std::byte* end;  // of the half
-  int64_t skipped;       // bytes of the other half
+  const std::byte* end;    // of its half of the block
+  const std::byte* after;  // where the next block begins to be read in this place
   int64_t ahead;
 
   const std::byte* from(const std::byte* at) const {
     at += ahead;
-    return at >= end ? at + skipped : at;
+    return at >= end ? after + (at - end) : at;
   }
 };
+
+// Where the codes begin that are read after a block.
+inline const std::byte* codes_after(const TileGemm& g) {
+  const std::byte* end = g.units + g.steps * unit_bytes(g.code);
+  return end == g.codes_end ? g.codes_after : end;
+}
 
 // A part of k in one place, and its sums.
 template <typename Decoder, int kRows>
@@ -264,7 +269,8 @@ inline void add_in_order(const TileGemm& g, int64_t first, int64_t end) {
   using Panels = typename PanelsOf<Decoder::kCode>::Type;
   Panels panels;
   GroupScales scales;
-  const Fetch fetch = {g.units + g.steps * unit_bytes(Decoder::kCode), 0, g.fetch_ahead};
+  const Fetch fetch = {g.units + g.steps * unit_bytes(Decoder::kCode), codes_after(g),
+                       g.fetch_ahead};
   const int64_t passes = (g.rows + kMostFewRows - 1) / kMostFewRows;
   for (Part part = part_at(g, first); part.first < end;
        part = part_at(g, part.first + part.steps)) {
@@ -295,9 +301,9 @@ inline void add_halves(const TileGemm& g) {
   FewRowsPart<Decoder, 1> parts[2];
   Vector waiting[static_cast<size_t>(kMostWaiting)][static_cast<size_t>(kVectors)];
   const int64_t half_bytes = half * part_steps * unit_bytes(Decoder::kCode);
-  const int64_t rest_bytes = g.steps * unit_bytes(Decoder::kCode) - half_bytes;
-  const Fetch fetch[2] = {{g.units + half_bytes, rest_bytes, g.fetch_ahead},
-                          {g.units + 2 * half_bytes, rest_bytes, g.fetch_ahead}};
+  const std::byte* after = codes_after(g);
+  const Fetch fetch[2] = {{g.units + half_bytes, after, g.fetch_ahead},
+                          {g.units + 2 * half_bytes, after + half_bytes, g.fetch_ahead}};
   for (int64_t i = 0; i < half; ++i) {
     for (int p = 0; p < 2; ++p) {
       parts[p].start(g, part_at(g, (p * half + i) * part_steps), 0, panels, p);
