@@ -28,6 +28,10 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxExperts = 1024;  // select() has rows of this size on the stack
 constexpr int64_t kTokenBlock = 48;
 constexpr int64_t kDepthStep = 256;  // 48 x 256 x 4 bytes = 48 KiB of hidden states, for L2
+// Panels that are used once are read in longer steps, as far as there is room for hidden states.
+constexpr int64_t depth_step(int64_t num_tokens) {
+  return num_tokens <= kMaxTileRows ? kTokenBlock / num_tokens * kDepthStep : kDepthStep;
+}
 static_assert(kDepthStep % kChainDepth == 0 && kDepthBlock == kChainDepth);
 constexpr int64_t kAmxPanels = 8;     // x 32 x 16 x 4 bytes = 16 KiB of sums on the stack
 constexpr int64_t kSelectGrain = 32;  // tokens, about 30 us
@@ -127,20 +131,21 @@ class Cpu final : public Impl {
     const int64_t num_tokens = token_end - token;
     // A panel that is used for many rows should stay in L1; a few rows are best in a wide tile.
     const int64_t step = num_tokens > kMaxTileRows ? kMaxTilePanels / 2 : kMaxTilePanels;
-    for (int64_t h = 0; h < depth; h += kDepthStep) {
-      const int64_t n = std::min(kDepthStep, depth - h);
+    const int64_t x_stride = depth_step(num_tokens);
+    for (int64_t h = 0; h < depth; h += x_stride) {
+      const int64_t n = std::min(x_stride, depth - h);
       const int64_t padded_n = ceil_div(n, kChainDepth) * kChainDepth;
       for (int64_t t = 0; t < num_tokens; ++t) {
         const int64_t offset = ((token + t) * depth + h) * bits(hidden.dtype()) / 8;
-        float* row = x + t * kDepthStep;
+        float* row = x + t * x_stride;
         ops_.widen(hidden.bytes() + offset, hidden.dtype(), n, row);
         std::fill(row + n, row + padded_n, 0.0f);
       }
       for (int64_t p = panel; p < panel_end; p += step) {
         for (int64_t t = 0; t < num_tokens; t += kMaxTileRows) {
           TileArgs args;
-          args.x = x + t * kDepthStep;
-          args.x_stride = kDepthStep;
+          args.x = x + t * x_stride;
+          args.x_stride = x_stride;
           args.rows = static_cast<int>(std::min<int64_t>(kMaxTileRows, num_tokens - t));
           args.panels = panel_bytes(p, h);
           args.type = panels_.dtype();
