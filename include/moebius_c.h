@@ -137,8 +137,8 @@ typedef void (*moebius_log_function)(void* user,
                                      const char* topic,
                                      const char* message);
 /* From now on messages go to the function instead of stderr; NULL brings stderr back.  The setting
- * MOEBIUS_LOG says which messages there are.  Threads that are logging may still call the function
- * that was set before. */
+ * MOEBIUS_LOG says which messages there are.  Returns when no other thread is in the function that
+ * was set before, so what that uses may go then; hold no lock that it takes. */
 MOEBIUS_C_API moebius_status moebius_set_log_function(moebius_log_function function, void* user);
 
 /* Returns a value other than 0 to end the wait. */
@@ -146,7 +146,8 @@ typedef int32_t (*moebius_interrupt_function)(void* user);
 /* While a thread waits for other ranks, it calls the function about 20 times a second.  If that
  * asks for it, the wait ends with MOEBIUS_COMM_ERROR whose peer is the rank itself; the group is
  * then broken, and the others are told.  NULL: nobody is asked.  It holds for all threads; the
- * function must not use the group whose call is waiting. */
+ * function must not use the group whose call is waiting.  Returns as moebius_set_log_function()
+ * does. */
 MOEBIUS_C_API moebius_status moebius_set_interrupt_function(moebius_interrupt_function function,
                                                             void* user);
 

@@ -18,7 +18,9 @@ using InterruptCheck = std::function<bool()>;
 // From now on threads that wait for other ranks on the host call `check` about 20 times a second.
 // The wait of a thread for which it returns true, or throws, ends with a CommError whose peer is
 // the rank itself: the group is broken, and the other ranks are told.  With an empty function
-// nobody is asked.  Kernels of GPUs are not interrupted; they have deadlines.
+// nobody is asked.  Kernels of GPUs are not interrupted; they have deadlines.  Returns when no
+// other thread is in the function before, so what that uses may go then; hold no lock that it
+// takes.
 void set_interrupt_check(InterruptCheck check);
 
 }  // namespace moebius

@@ -25,7 +25,8 @@ using LogCallback =
     std::function<void(LogLevel level, std::string_view topic, std::string_view message)>;
 
 // From now on messages that MOEBIUS_LOG lets through go to the callback instead of stderr; an empty
-// one brings stderr back.  Threads that are logging may still call the one before.
+// one brings stderr back.  Returns when no other thread is in the one before, so what that uses may
+// go then; hold no lock that it takes.
 void set_log_callback(LogCallback callback);
 
 // Never throws: handlers of errors and destructors call it.  It logs as if MOEBIUS_LOG were unset

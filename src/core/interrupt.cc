@@ -2,21 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/interrupt.h"
 
-#include <memory>
-#include <mutex>
 #include <utility>
+
+#include "core/caller_function.h"
 
 namespace moebius {
 
 namespace {
 
-struct Chosen {
-  std::mutex mutex;
-  std::shared_ptr<const InterruptCheck> check;
-};
-
-Chosen& chosen() {
-  static Chosen& instance = *new Chosen;  // leaked: threads may wait while the process ends
+CallerFunction<InterruptCheck>& chosen() {
+  // Leaked: threads may wait while the process ends.
+  static auto& instance = *new CallerFunction<InterruptCheck>;
   return instance;
 }
 
@@ -29,26 +25,18 @@ bool InterruptWatch::ask(std::chrono::steady_clock::time_point now) {
     return false;
   }
   next_ = now + kPause;
-  std::shared_ptr<const InterruptCheck> check;
-  {
-    const std::lock_guard lock(chosen().mutex);
-    check = chosen().check;
-  }
+  bool wants = false;
   try {
-    return check != nullptr && (*check)();
+    chosen().call([&](const InterruptCheck& check) { wants = check(); });
   } catch (...) {
     return true;
   }
+  return wants;
 }
 
 void set_interrupt_check(InterruptCheck check) {
-  std::shared_ptr<const InterruptCheck> wanted;
-  if (check) {
-    wanted = std::make_shared<const InterruptCheck>(std::move(check));
-  }
-  const std::lock_guard lock(chosen().mutex);
-  chosen().check = std::move(wanted);
-  InterruptWatch::is_set_.store(chosen().check != nullptr, std::memory_order_relaxed);
+  InterruptWatch::is_set_.store(static_cast<bool>(check), std::memory_order_relaxed);
+  chosen().replace(std::move(check));
 }
 
 }  // namespace moebius

@@ -9,11 +9,11 @@
 #include <atomic>
 #include <cstdio>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "core/caller_function.h"
 #include "core/log_choice.h"
 #include "core/printable.h"
 #include "core/settings_changes.h"
@@ -54,34 +54,20 @@ const LogChoice& log_choice() {
   return read->choice;
 }
 
-struct Callback {
-  std::mutex mutex;
-  std::shared_ptr<const LogCallback> function;
-};
-
-Callback& callback() {
-  static Callback& instance = *new Callback;  // leaked: destructors after main() may log
+CallerFunction<LogCallback>& callback() {
+  // Leaked: destructors after main() may log.
+  static auto& instance = *new CallerFunction<LogCallback>;
   return instance;
 }
 
 // Allocates nothing.
 void deliver(LogLevel level, std::string_view topic, std::string_view message) noexcept {
-  static constinit thread_local bool is_in_callback = false;
-  std::shared_ptr<const LogCallback> function;
-  if (!is_in_callback) {
-    Callback& chosen = callback();
-    const std::lock_guard lock(chosen.mutex);
-    function = chosen.function;
-  }
-  if (function != nullptr) {
-    is_in_callback = true;
-    try {
-      (*function)(level, topic, message);
-    } catch (...) {
-      // A message is not worth an error.
+  try {
+    if (callback().call([&](const LogCallback& function) { function(level, topic, message); })) {
+      return;
     }
-    is_in_callback = false;
-    return;
+  } catch (...) {
+    return;  // a message is not worth an error
   }
   constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warning", "error"};
   const std::string_view head = topic.empty() ? kNames[static_cast<size_t>(level)] : topic;
@@ -118,10 +104,7 @@ LogChoice parse_log_choice(std::string_view text) {
 }
 
 void set_log_callback(LogCallback function) {
-  auto shared = function ? std::make_shared<const LogCallback>(std::move(function)) : nullptr;
-  Callback& chosen = callback();
-  const std::lock_guard lock(chosen.mutex);
-  chosen.function.swap(shared);
+  callback().replace(std::move(function));
 }
 
 void log(LogLevel level, std::string_view message) noexcept {
