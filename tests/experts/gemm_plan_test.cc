@@ -177,11 +177,14 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
     EXPECT_EQ(many.decodes_from, from);
     EXPECT_GE(many.decoded_elements, kGroups * kN * kK);
     EXPECT_TRUE(many.takes_index());
+    EXPECT_TRUE(many.takes_arrivals());
     EXPECT_FALSE(many.takes_columns());
     const GemmPlan few = choose_gemm(desc, gpu_of(9), from - 1);
     EXPECT_EQ(few.multiplier, Multiplier::kFewRows);
     EXPECT_EQ(few.decodes_from, from);
     EXPECT_FALSE(few.decodes());
+    EXPECT_TRUE(few.takes_index());
+    EXPECT_FALSE(few.takes_arrivals());
     GemmDesc without_room = desc;
     without_room.may_decode = false;
     EXPECT_EQ(of(without_room), Multiplier::kFewRows);

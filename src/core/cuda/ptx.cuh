@@ -131,11 +131,12 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   mbarrier_arrive(shared_address(barrier));
 }
 // Arrives, and makes the phase wait for `bytes` more bytes.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
+  mbarrier_arrive_expect_tx(shared_address(barrier), bytes);
 }
 // Returns true once the phase of that parity is complete, and false after a time that the hardware
 // chooses.  `barrier` is a shared address.

@@ -73,7 +73,7 @@ class CudaExperts final : public ExpertsBase {
     traits_.takes_order = !is_batched();
     traits_.gives_parts = is_plain_standard && plan2.takes_columns();
     traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
-                                  !a1_.needs_groups() && plan1.takes_index();
+                                  !a1_.needs_groups() && plan1.takes_arrivals();
   }
 
  private:
@@ -205,13 +205,21 @@ class CudaExperts final : public ExpertsBase {
             buffers.fuses_codes ? buffers.hidden : activated};
   }
 
-  // Whether GEMM1 fetches rows with an index from where they lie.
-  bool gemm1_fetches(const Call& call, const RowOperand& indexed) const {
+  // How GEMM1 would take rows with an index from where they lie.
+  struct Fetch {
+    bool by_index = false;
+    bool as_they_arrive = false;
+  };
+  Fetch fetch_of_gemm1(const Call& call, const RowOperand& indexed) const {
     const CallBuffers& buffers = call.buffers;
-    return buffers.fuses_activation
-               ? plan_of(activated_gemm(call, indexed)).activates
-               : plan_of(gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded))
-                     .takes_index();
+    if (buffers.fuses_activation) {
+      const bool activates = plan_of(activated_gemm(call, indexed)).activates;
+      return {activates, activates};
+    }
+    ExpertGemm gemm = gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded);
+    gemm.expected_rows = buffers.expected;
+    const GemmPlan plan = plan_of(gemm);
+    return {plan.takes_index(), plan.takes_arrivals()};
   }
 
   RowGroups load_order(const ExpertsInput& input,
@@ -278,11 +286,16 @@ class CudaExperts final : public ExpertsBase {
     }
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
-    if (!input.lora_ids && !codes_go_by_expert && gemm1_fetches(call, indexed)) {
+    const bool may_fetch = !input.lora_ids && !codes_go_by_expert;
+    const Fetch fetch = may_fetch ? fetch_of_gemm1(call, indexed) : Fetch{};
+    if (fetch.as_they_arrive) {
       indexed.arrivals = input.arrivals.signals;
       return indexed;
     }
     stream.wait(input.arrivals.complete);
+    if (fetch.by_index) {
+      return indexed;
+    }
     CudaPermuteArgs gather{x.values, buffers.row_of_slot, buffers.gathered.values};
     if (x.scales == RowScales::kPerRow) {
       gather.scale = x.scale;

@@ -27,7 +27,7 @@ struct RowOperand {
   // i32 [M], optional: row r is values[index[r]], with that row's scale; values and scales then
   // have any number of rows.  Only where GemmPlan::takes_index().
   Tensor index = {};
-  RowArrivals::Signals arrivals = {};  // with an index: rows may still be on their way
+  RowArrivals::Signals arrivals = {};  // with an index; only where GemmPlan::takes_arrivals()
 };
 
 struct WeightOperand {

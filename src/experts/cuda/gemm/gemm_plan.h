@@ -116,7 +116,9 @@ struct GemmPlan {
   std::string_view reason;  // why the faster kernels refuse; empty: there is none
 
   bool decodes() const { return decoded_elements > 0; }
-  bool takes_index() const { return multiplier == Multiplier::kSm90; }
+  bool takes_index() const { return takes_arrivals() || multiplier == Multiplier::kFewRows; }
+  // Whether rows with an index may still be on their way.
+  bool takes_arrivals() const { return multiplier == Multiplier::kSm90; }
   // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };

@@ -72,8 +72,8 @@ __device__ __forceinline__ uint32_t folded_e4m3(uint32_t codes) {
 }
 
 // by: for kU4 and kI8 the zero point, which is subtracted (for kU4 together with 128); where
-// kFolds, the scale (kIsLarge: not folded).
-template <Code kCode, bool kFolds, bool kIsLarge = false>
+// kFolds, the scale.  kIsSpecial: the zero point of kI8 is 0, or the scale is large and not folded.
+template <Code kCode, bool kFolds, bool kIsSpecial = false>
 __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
                                              uint32_t (&pairs)[4]) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
       // This is 128 + the low bits, less 128 or, for negative numbers, 256.
       const uint32_t integer =
           difference(ptx::and_or(word, 0x007f007fu, k128), ptx::and_or(word, 0x00800080u, k128));
-      pairs[i] = difference(integer, by);
+      pairs[i] = kIsSpecial ? integer : difference(integer, by);
     }
   } else if constexpr (kCode == Code::kE4M3) {
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
     pairs[3] = e2m1_high_pair(high);
 #pragma unroll
     for (uint32_t& pair : pairs) {
-      if constexpr (kIsLarge) {
+      if constexpr (kIsSpecial) {
         pair = product(pair, (kFoldedExponent + kBias) * kExponents);
       }
       pair = product(pair, by);

@@ -10,19 +10,22 @@
 // of columns.
 // Block: four warpgroups multiply, and lie side by side along the columns.  If that gives too few
 // items, they form two or four teams, which take turns along k and whose sums are added up in
-// order.  Four more warps fill stages.
+// order.  One more warp requests stages.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
-// and rows are brought into that order on their way to shared memory.
+// and a kernel ahead of this one brings rows into that order.
 // Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from
 // item to item, so that reading never pauses.
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <limits>
+#include <memory>
 
+#include "core/allocate.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_order.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/tensor_map.h"
@@ -42,25 +45,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&p.codes);
     for (int stage = 0; stage < p.num_stages; ++stage) {
-      ptx::mbarrier_init(&barriers.full[stage], 2);  // once for codes and once for rows
+      ptx::mbarrier_init(&barriers.full[stage], 1);
       ptx::mbarrier_init(&barriers.empty[stage], kWarps);
     }
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async_shared();
   }
-  if (!p.rows.settled) {
-    ptx::await_kernel_before();
-  }
+  // The kernel ahead orders rows.  It began after the sizes of groups were complete.
   find_tiles<kThreads>(p.rows, kRows, starts);
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp >= kWarps) {
     ptx::fewer_registers<kFillerRegisters>();
-    Filler<kCode, kRows> filler(p, starts, stages, barriers, warp - kWarps);
-    if (p.rows.settled) {
-      filler.prefetch();
+    if (warp == kWarps && ptx::elect_one()) {
+      Filler<kCode, kRows> filler(p, starts, stages, barriers);
+      filler.request_first_codes();
+      ptx::await_kernel_before();
+      filler.run();
     }
-    ptx::await_kernel_before();
-    filler.run();
   } else {
     ptx::more_registers<kWorkerRegisters>();
     ptx::await_kernel_before();
@@ -77,6 +78,21 @@ Kernel kernel_of_rows(int rows) {
          : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
          : rows == 48 ? few_rows_gemm_kernel<kCode, Scale, 48>
                       : few_rows_gemm_kernel<kCode, Scale, 64>;
+}
+
+using OrderKernel = void (*)(OrderArgs);
+
+OrderKernel find_order_kernel(Code code) {
+  switch (code) {
+    case Code::kU4:
+      return order_rows_kernel<Code::kU4>;
+    case Code::kI8:
+      return order_rows_kernel<Code::kI8>;
+    case Code::kE4M3:
+      return order_rows_kernel<Code::kE4M3>;
+    default:
+      return order_rows_kernel<Code::kE2M1>;
+  }
 }
 
 // Returns nullptr where there is no kernel.
@@ -120,6 +136,33 @@ size_t lay_out(Args& p, int rows, int team_shift) {
   return static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes);
 }
 
+// Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
+// their memory.
+std::shared_ptr<void> order_rows(const ExpertGemm& gemm, int tile_rows, Args& p, const Stream& on) {
+  const int index = on.device().index;
+  const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
+  const int width = (p.k + step - 1) / step * step;
+  const int64_t num_rows = gemm.out.dim(0);
+  const int64_t row_bytes = width * int64_t{sizeof(BFloat16)};
+  std::shared_ptr<void> x = allocate_on(num_rows * row_bytes, on);
+  const OrderArgs order{p.rows, p.a.values, p.index, static_cast<uint8_t*>(x.get()), p.k, width};
+  const int64_t slabs = width / kSlab;
+  const dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
+  launch_early("order_rows_kernel", find_order_kernel(p.w.code), grid, kOrderThreads, 0,
+               as_stream(on.native_handle()), order);
+  const int64_t tiles = row_bytes / kTileRowBytes;
+  const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
+  for (int i = 0; i < tile_rows / kRowBox; ++i) {
+    p.x[i] = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
+                             {{kTileRowBytes, 1, kTileRowBytes},
+                              {num_rows, row_bytes, (i + 1) * kRowBox},
+                              {tiles, kTileRowBytes, tiles_of_stage},
+                              {1, row_bytes, 1},
+                              {1, row_bytes, 1}});
+  }
+  return x;
+}
+
 }  // namespace
 }  // namespace few_rows
 
@@ -129,6 +172,7 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   const DeviceGuard guard(index);
   Args p{};
   static_cast<GemmArgs&>(p) = gemm_args(gemm);
+  p.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;
   if (p.w.scale_cols > 1) {
@@ -141,9 +185,6 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
-  p.codes =
-      make_tensor_map(codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
-                      {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kGroupColumns}});
   const int64_t blocks = blocks_of(gemm, 1, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
   const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
@@ -153,12 +194,16 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   for (int shift = 1; shift <= kMostShift && expected_tiles * p.across < num_sms(index); ++shift) {
     Args split = p;
     const size_t split_bytes = lay_out(split, plan.tile_rows, shift);
-    if (split.num_stages < kFillers) {
+    if (split.num_stages < kFewestStages) {
       break;
     }
     p = split;
     bytes = split_bytes;
   }
+  p.codes = make_tensor_map(
+      codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
+      {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kColumns >> p.team_shift}});
+  const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows);
   assert(kernel != nullptr);

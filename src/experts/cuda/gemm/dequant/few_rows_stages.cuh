@@ -22,11 +22,11 @@ inline constexpr int kWarp = 32;
 inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
 inline constexpr int kGroups = 4;      // warpgroups that multiply
 inline constexpr int kWarps = kGroups * kGroupWarps;
-inline constexpr int kFillers = 4;  // warps that fill stages, together one more warpgroup
-inline constexpr int kThreads = (kWarps + kFillers) * kWarp;
-// 640 threads begin with 96 registers each; what the filling warps give up, the others take.
-inline constexpr int kFillerRegisters = 64;
-inline constexpr int kWorkerRegisters = 104;
+// One warp of one more warpgroup requests stages.  640 threads begin with 96 registers each; what
+// that warpgroup gives up, the others take.
+inline constexpr int kThreads = (kGroups + 1) * kGroupWarps * kWarp;
+inline constexpr int kFillerRegisters = 32;
+inline constexpr int kWorkerRegisters = 112;
 
 inline constexpr int kOwn = 16;  // columns of a warp
 inline constexpr int kGroupColumns = kOwn * kGroupWarps;
@@ -34,21 +34,27 @@ inline constexpr int kColumns = kGroupColumns * kGroups;  // of a block that is 
 inline constexpr int kMostRows = 64;                      // of a tile
 inline constexpr int kSlab = 32;                          // elements of k, for two products
 inline constexpr int kMostStages = 11;
+inline constexpr int kFewestStages = 4;
 
-// Codes of a stage: a box of 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
+// Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
+// in one box, of as many times 16 rows as an item has.
+inline constexpr int kTileRowBytes = 128;
+inline constexpr int kRowBox = 16;
+__device__ __forceinline__ int row_boxes(int rows) {
+  return (rows + kRowBox - 1) / kRowBox;
+}
+
+// Codes of a stage: 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
 inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 inline constexpr int kCodeBytes = kGroups * kBoxBytes;
 
-// A step of a team along k, and the rows of a stage behind its codes: tiles of kRows x 64 elements
-// of k, swizzled as TMA does it for 128 bytes.
+// A step of a team along k.
 template <Code kCode, int kRows>
 struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
-  static constexpr int kTileBytes = kRows * 128;
-  static constexpr int kRowBytes = kSlabs / 2 * kTileBytes;
   // Each lane of a quad decodes eight codes of a slab.  By chunks, lane l has the 32 neighbours of
   // the step that begin at 32 l, eight per slab.  They share a scale, which the lane fetches alone.
   // Otherwise a slab is 32 neighbours, and lane l has words l of its chunks of 16 bytes.
@@ -56,11 +62,13 @@ struct Step {
 };
 
 struct Args : GemmArgs {
-  CUtensorMap codes;  // [G N, bytes of K], boxes of kGroupColumns x kStepBytes
-  int across;         // blocks of columns
-  int steps;          // of each team
-  int team_shift;     // 1 << team_shift teams
-  int num_stages;     // kFillers or more, so that no filling warp gets two rounds ahead
+  CUtensorMap codes;                   // [G N, bytes of K], boxes of a team's columns x kStepBytes
+  CUtensorMap x[kMostRows / kRowBox];  // ordered rows [M, K], with boxes of 16, 32, ... rows
+  const int32_t* index;                // of rows, see RowOperand; nullptr: none
+  int across;                          // blocks of columns
+  int steps;                           // of each team
+  int team_shift;                      // 1 << team_shift teams
+  int num_stages;
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale
   uint32_t ends;    // bit s: sums are scaled before slab s of a step, because scales change there

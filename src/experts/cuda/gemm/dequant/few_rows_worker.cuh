@@ -70,11 +70,12 @@ class Worker {
       return;
     }
     start(item);
+    load_next();
     while (item < num_items) {
       Sums sums = {};
-      multiply(sums);
       const Place place = place_;
       item += static_cast<int>(gridDim.x);
+      multiply(item < num_items, sums);
       if (item < num_items) {
         start(item);  // its scales come while the sums are stored
       }
@@ -92,9 +93,11 @@ class Worker {
   // Of a column and step; a lane has one slab of four by chunks, else all slabs.
   static constexpr int kFactors = !kFolds ? 1 : !S::kByChunks ? S::kSlabs : kIsPair ? 2 : 1;
   static constexpr int kFetches = S::kByChunks ? 1 : kFactors;
+  // Slabs whose products are waited for together.
+  static constexpr int kUnit = kFolds || kRows <= 48 ? S::kSlabs / 2 : 1;
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
   // While a slab is multiplied the next one is decoded, into the other half of the registers.
-  static_assert(S::kSlabs % 2 == 0);
+  static_assert(S::kSlabs / kUnit % 2 == 0);
 
   __device__ __forceinline__ int column_of(const Place& place, int i) const {
     return place.column + warp_column_ + quad_ + 8 * i;
@@ -109,8 +112,11 @@ class Worker {
       const int n = min(column_of(place_, i), p_.n - 1);
       first_scale_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, place_.group, n)));
     }
-    scale_k_ = team_ * S::kK + (S::kByChunks ? part_ * kSlab : 0);
+    scale_k_ = zero_k_ = team_ * S::kK + (S::kByChunks ? part_ * kSlab : 0);
     fetch_scales();
+    if (kHasZeros && has_zeros_ != 0) {
+      fetch_zeros();
+    }
   }
   __device__ __forceinline__ void fetch_scales() {
     const auto* from = static_cast<const Scale*>(p_.w.scale);
@@ -122,11 +128,19 @@ class Worker {
       for (int i = 0; i < 2; ++i) {
         const uint32_t index = first_scale_[i] + at;
         next_scale_[i][fetch] = load_scale(from + (kIsPair ? index / 2 : index));
-        if (kHasZeros && has_zeros_ != 0) {
-          next_zero_[i] = p_.w.zero_point[index];
-        }
       }
     }
+  }
+  __device__ __forceinline__ void fetch_zeros() {
+    const auto at = static_cast<uint32_t>(min(zero_k_ >> p_.scale_shift, p_.w.scale_cols - 1));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      next_zero_[i] = p_.w.zero_point[first_scale_[i] + at];
+    }
+  }
+  // Returns by how much k grows to the next scales, where those before `slab` of a step end.
+  __device__ __forceinline__ int to_next(int slab) const {
+    return p_.scaled_k + (ends_ >> slab == 1 ? p_.others_k : 0);
   }
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
     return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
@@ -186,13 +200,13 @@ class Worker {
     }
   }
 
-  template <bool kIsLarge>
+  template <bool kIsSpecial>
   __device__ __forceinline__ void decode(const Words& words, int slab, Elements& elements) const {
     uint32_t pairs[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      decode_pairs<kCode, kFolds, kIsLarge>(words[i] + slab * S::kWords,
-                                            by_[i][slab * kFactors / S::kSlabs], pairs[i]);
+      decode_pairs<kCode, kFolds, kIsSpecial>(words[i] + slab * S::kWords,
+                                              by_[i][slab * kFactors / S::kSlabs], pairs[i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -215,18 +229,25 @@ class Worker {
 
   // Says that the stage behind has been read.
   __device__ __forceinline__ void release() {
-    if (ptx::elect_one()) {
-      ptx::mbarrier_arrive(held_);  // pairs with Filler::fill
+    if (lane_ == 0) {
+      ptx::mbarrier_arrive(held_);  // pairs with Filler::run
     }
-    __syncwarp();
   }
 
-  // Multiplies the item that has been started.
-  __device__ __forceinline__ void multiply(Sums& result) {
+  // Waits for the codes and rows of the next stage, and loads the codes.
+  __device__ __forceinline__ void load_next() {
+    // pairs with the copies that Filler requests.
+    ptx::mbarrier_wait_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
+    load_words(words_);
+  }
+
+  // Multiplies the item that has been started.  `goes_on`: another one follows.
+  __device__ __forceinline__ void multiply(bool goes_on, Sums& result) {
     Sums sums = {};
     Sums totals = {};
     bool accumulates = false;
-    uint32_t elements[2][2][4];
+    const uint32_t tile = row_boxes(place_.rows) * uint32_t{kRowBox * kTileRowBytes / 16};
+    uint32_t elements[2][kUnit][2][4];
     scale_[0] = scale_[1] = 0.0f;  // of the sums so far
     if (!kFolds && p_.ends == 0) {
       take_factors();
@@ -236,58 +257,77 @@ class Worker {
     }
 #pragma unroll 1
     for (int step = 0; step < p_.steps; ++step) {
-      const uint32_t rows = ptx::wgmma_descriptor_low(
-          stages_ +
-          static_cast<uint32_t>(ring_.slot * p_.stage_bytes + kCodeBytes + team_ * S::kRowBytes));
-      bool is_large = false;
+      const uint32_t rows =
+          ptx::wgmma_descriptor_low(stages_ + kCodeBytes +
+                                    static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
+          team_ * (S::kSlabs / 2) * tile;
+      bool is_special = kCode == Code::kI8 && !subtracts_;
       if constexpr (kFolds) {
         // Why a second condition, which never holds: without a branch at each slab, ptxas moves
         // code across the fence and then runs nvfp4's products one after the other (C7513).
-        is_large = take_folded() || p_.steps < 0;
+        is_special = take_folded() || p_.steps < 0;
         scale_k_ += S::kK << p_.team_shift;
         fetch_scales();
       }
-      // pairs with Filler::fill: codes and rows are there.
-      ptx::mbarrier_wait_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
-      Words words;
-      load_words(words);
 #pragma unroll
-      for (int slab = 0; slab < S::kSlabs; ++slab) {
-        Elements& own = elements[slab % 2];
-        const bool ends_sums = !kFolds && (ends_ & 1 << slab) != 0;
-        if (kHasZeros && (zero_ends_ & 1 << slab) != 0) {
-          take_zeros();
-        }
+      for (int first = 0; first < S::kSlabs; first += kUnit) {
+        auto& own = elements[first / kUnit % 2];
         // The branch is here and not around wgmma, which all warps of a warpgroup take together.
-        if (kFolds && is_large) {
-          decode<true>(words, slab, own);
+        if (is_special) {
+#pragma unroll
+          for (int i = 0; i < kUnit; ++i) {
+            decode<true>(words_, first + i, own[i]);
+          }
         } else {
-          decode<false>(words, slab, own);
+#pragma unroll
+          for (int i = 0; i < kUnit; ++i) {
+            const int slab = first + i;
+            if (kHasZeros && (zero_ends_ & 1 << slab) != 0) {
+              take_zeros();
+              zero_k_ += to_next(slab);
+              fetch_zeros();
+            }
+            decode<false>(words_, slab, own[i]);
+          }
         }
-        if (ends_sums) {
-          ptx::wgmma_wait<0>();
-          ptx::wgmma_pin(sums);
-          add_scaled(scale_, sums, totals);
-          accumulates = false;
-          take_factors();
-          scale_k_ += p_.scaled_k + (ends_ >> slab == 1 ? p_.others_k : 0);
-          fetch_scales();
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+          const int slab = first + i;
+          if (!kFolds && (ends_ & 1 << slab) != 0) {
+            if (i > 0) {
+              ptx::wgmma_commit();
+            }
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_pin(sums);
+            add_scaled(scale_, sums, totals);
+            accumulates = false;
+            take_factors();
+            scale_k_ += to_next(slab);
+            fetch_scales();
+          }
+          if (i == 0 || !kFolds) {
+            ptx::wgmma_pin(sums);
+            ptx::wgmma_fence();
+          }
+          const uint32_t low =
+              rows + static_cast<uint32_t>(slab / 2) * tile + static_cast<uint32_t>(slab % 2 * 4);
+          ptx::Wgmma<kRows>::bf16(sums, own[i][0], ptx::wgmma_descriptor(low), accumulates);
+          ptx::Wgmma<kRows>::bf16(sums, own[i][1], ptx::wgmma_descriptor(low + 2), true);
+          accumulates = true;
         }
-        ptx::wgmma_pin(sums);
-        ptx::wgmma_fence();
-        const uint32_t low =
-            rows + static_cast<uint32_t>(slab / 2 * (S::kTileBytes / 16) + slab % 2 * 4);
-        ptx::Wgmma<kRows>::bf16(sums, own[0], ptx::wgmma_descriptor(low), accumulates);
-        ptx::Wgmma<kRows>::bf16(sums, own[1], ptx::wgmma_descriptor(low + 2), true);
-        accumulates = true;
         ptx::wgmma_commit();
+        if (first + kUnit == S::kSlabs) {
+          held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
+          ring_.advance(1, p_.num_stages);
+          if (goes_on || step + 1 < p_.steps) {
+            load_next();  // while products are under way
+          }
+        }
         ptx::wgmma_wait<1>();
-        if (slab == 0 && step > 0) {
+        if (first == 0 && step > 0) {
           release();  // the products of the step before are complete
         }
       }
-      held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
-      ring_.advance(1, p_.num_stages);
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(sums);
@@ -346,9 +386,13 @@ class Worker {
     if (p_.a.scales == RowScales::kNone) {
       return 1.0f;
     }
-    const int64_t at = p_.a.scales == RowScales::kPerRow     ? (place.row + row) * p_.a.num_blocks
-                       : p_.a.scales == RowScales::kPerGroup ? place.group
-                                                             : 0;
+    int64_t at = 0;
+    if (p_.a.scales == RowScales::kPerRow) {
+      const int64_t own = place.row + row;
+      at = (p_.index != nullptr ? p_.index[own] : own) * p_.a.num_blocks;
+    } else if (p_.a.scales == RowScales::kPerGroup) {
+      at = place.group;
+    }
     return p_.a.divides ? 1.0f / p_.a.scale[at] : p_.a.scale[at];
   }
 
@@ -443,14 +487,17 @@ class Worker {
   Place place_;  // of the item that has been started
   Ring ring_;
   uint32_t held_ = 0;  // the barrier of the stage before
+  Words words_;        // of the next step
 
   // The scales to come, as they lie in memory.
   int scale_k_;              // where they begin
+  int zero_k_;               // where the zero points begin
   uint32_t first_scale_[2];  // of the item's columns
   uint32_t next_scale_[2][kFetches];
   uint32_t next_zero_[2];
   int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
   uint32_t ends_ = ptx::opaque(p_.ends);
+  int subtracts_ = has_zeros_ != 0 || p_.w.default_zero_point != 0.0f;  // zero points
   uint32_t zero_ends_ = has_zeros_ != 0 ? ends_ : 0;
   // Those in use: factors of sums, and what decode_pairs() takes.
   float scale_[2];
