@@ -81,9 +81,14 @@ function(moebius_isa_sources stage isa)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)
 endfunction()
 
-# moebius_link_stages(<target>): makes the library of the objects of all stages.
+# moebius_link_stages(<target> [WITHOUT <stages>...]): makes the library of the objects of all stages but those.
 function(moebius_link_stages target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "WITHOUT")
   get_property(object_libs GLOBAL PROPERTY MOEBIUS_OBJECT_LIBS)
+  if(arg_WITHOUT)
+    list(TRANSFORM arg_WITHOUT PREPEND moebius_)
+    list(REMOVE_ITEM object_libs ${arg_WITHOUT})
+  endif()
   foreach(object_lib IN LISTS object_libs)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object_lib}>)
   endforeach()
@@ -131,7 +136,7 @@ function(moebius_add_library)
     target_link_options(moebius PRIVATE LINKER:-z,nodelete LINKER:--version-script=${map})
     set(archive moebius_archive)
     add_library(moebius_archive STATIC EXCLUDE_FROM_ALL)
-    moebius_link_stages(moebius_archive)
+    moebius_link_stages(moebius_archive WITHOUT c_api)  # whose users are outside
   endif()
 
   add_library(moebius_internal_headers INTERFACE)
