@@ -4,6 +4,7 @@
 // SlotOrder: the order in which experts on a GPU compute the rows of a call, made by whoever chose
 // the experts.  The choice and its order then take one kernel instead of two.
 // Letters: M tokens, K top-k, E global experts, L local experts, R rows.  Slot = token * K + k.
+// Thread-safety: a SlotOrder is plain data, used by one thread at a time.
 #pragma once
 
 #include <cstdint>
