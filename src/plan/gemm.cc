@@ -174,11 +174,11 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
   return widens ? elements : 0;
 }
 
-// Why 67: in tiles of 16, 48 and 64 rows an element of the weight takes 0.304, 0.388 and 0.480 ps,
-// which are means over the formats in docs/performance/gpu_experts.md.  So each row costs 0.0037
-// ps, and decoding the element costs 67 times as much.
+// Why 135: in tiles of 16, 48 and 64 rows an element of the weight takes 0.242, 0.282 and 0.320 ps,
+// which are means over the formats in docs/performance/gpu_experts.md.  So each row costs 0.0016
+// ps, and decoding the element costs 135 times as much.
 double rows_in_registers(double rows) {
-  constexpr double kDecoding = 67;
+  constexpr double kDecoding = 135;
   const int tile = cuda::few_rows_tile(static_cast<int64_t>(rows));
   return std::ceil(rows / tile) * (tile + kDecoding);
 }

@@ -87,7 +87,7 @@ TEST(Forecast, FewRowsAreMultipliedByCodes) {
   const Machine m = plain_h200();
   Machine slower = m;
   slower.registers_tflops.value /= 2;
-  for (const auto& [tokens, rows] : {std::pair(960, 64 + 67), std::pair(128, 16 + 67)}) {
+  for (const auto& [tokens, rows] : {std::pair(960, 64 + 135), std::pair(128, 16 + 135)}) {
     Deployment d = preset_deployment("qwen3-30b-a3b", "int4_w4a16", 1);
     d.tokens = tokens;  // an expert has 60 or 8 rows
     const Forecast f = forecast(All2AllBackend::kNone, d, m);
