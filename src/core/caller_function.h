@@ -5,6 +5,7 @@
 // Thread-safety: any thread may call any function.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -38,7 +39,8 @@ class CallerFunction {
 
   // Returns when no other thread is in the function before, so that what it uses may go.  Where the
   // function itself calls this, its own call goes on, and nobody is waited for.
-  void replace(Function next) {
+  // `is_set`, if given, says from then on whether there is a function.
+  void replace(Function next, std::atomic<bool>* is_set = nullptr) {
     std::shared_ptr<const Function> function;
     if (next) {
       function = std::make_shared<const Function>(std::move(next));
@@ -46,6 +48,9 @@ class CallerFunction {
     {
       const std::lock_guard lock(mutex_);
       function_.swap(function);
+      if (is_set != nullptr) {
+        is_set->store(function_ != nullptr, std::memory_order_relaxed);
+      }
     }
     const std::weak_ptr<const Function> before = function;
     function.reset();

@@ -35,8 +35,7 @@ bool InterruptWatch::ask(std::chrono::steady_clock::time_point now) {
 }
 
 void set_interrupt_check(InterruptCheck check) {
-  InterruptWatch::is_set_.store(static_cast<bool>(check), std::memory_order_relaxed);
-  chosen().replace(std::move(check));
+  chosen().replace(std::move(check), &InterruptWatch::is_set_);
 }
 
 }  // namespace moebius
