@@ -25,50 +25,37 @@
 
 namespace moebius::cuda {
 
+// is_cluster: whether the grid is one cluster, so has 8 blocks at most.
+struct EarlyGrid {
+  dim3 blocks;
+  bool is_cluster = false;
+
+  EarlyGrid(dim3 of, bool as_cluster = false) : blocks(of), is_cluster(as_cluster) {}
+  EarlyGrid(unsigned of, bool as_cluster = false) : EarlyGrid(dim3(of), as_cluster) {}
+};
+
 template <typename... Params>
 void launch_early(std::string_view name,
                   void (*kernel)(Params...),
-                  dim3 grid,
+                  EarlyGrid grid,
                   dim3 threads,
                   size_t shared_bytes,
                   cudaStream_t stream,
                   const std::type_identity_t<Params>&... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, args...), name);
-}
-
-// The same for a grid that is one cluster, so of 8 blocks at most.
-template <typename... Params>
-void launch_cluster_early(std::string_view name,
-                          void (*kernel)(Params...),
-                          dim3 grid,
-                          dim3 threads,
-                          size_t shared_bytes,
-                          cudaStream_t stream,
-                          const std::type_identity_t<Params>&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = grid.x;
-  attributes[1].val.clusterDim.y = grid.y;
-  attributes[1].val.clusterDim.z = grid.z;
+  attributes[1].val.clusterDim.x = grid.blocks.x;
+  attributes[1].val.clusterDim.y = grid.blocks.y;
+  attributes[1].val.clusterDim.z = grid.blocks.z;
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
+  config.gridDim = grid.blocks;
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
+  config.numAttrs = grid.is_cluster ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, args...), name);
 }
 

@@ -66,9 +66,8 @@ void launch(const SelectArgs& args, cudaStream_t stream) {
   const auto threads = static_cast<unsigned>(warps * kWarp);
   const int64_t bytes = std::max<int64_t>(int64_t{warps} * warp_bytes(args),
                                           args.orders() ? slots::kFew * sizeof(int32_t) : 0);
-  const auto run = args.orders() && blocks > 1 ? cuda::launch_cluster_early<SelectArgs>
-                                               : cuda::launch_early<SelectArgs>;
-  run("select_kernel", kernel, blocks, threads, static_cast<size_t>(bytes), stream, args);
+  cuda::launch_early("select_kernel", kernel, {blocks, args.orders() && blocks > 1}, threads,
+                     static_cast<size_t>(bytes), stream, args);
 }
 
 }  // namespace
