@@ -11,7 +11,7 @@
 
 namespace moebius MOEBIUS_API {
 
-// What combine sends back, and how it sums.  Sums are in f32 and begin with 0.
+// This is what combine sends back, and how it sums.  Sums are in f32 and begin with 0.
 enum class LowLatencySum : uint8_t {
   // Every selection's row goes back; the token's rank weights and sums them in order of slots, and
   // rounds once.

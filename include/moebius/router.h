@@ -104,7 +104,7 @@ struct RouteOutput {
   Tensor logits;   // f32 [T, E]
   Tensor ids;      // i32 or i64 [T, K]
   Tensor weights;  // f32 [T, K]
-  // Of the slots with these ids; optional, on a GPU only.
+  // The order of the slots with these ids.  It is optional, and there is one on a GPU only.
   const SlotOrder* order = nullptr;
 };
 

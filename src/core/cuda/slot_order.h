@@ -20,9 +20,8 @@ struct CudaOrderArgs {
   Tensor expert_map = {};         // i32 [E] or undefined
   int64_t first_expert = 0;       // without a map: local expert = id - first_expert
   int64_t num_local_experts = 1;  // L
-  // 0: the rows of an expert follow those of the expert before.  Else rows have the batched layout,
-  // row = e
-  // * max_rows + index among e's rows, and slots without room count as masked.
+  // 0: the rows of an expert follow those of the expert before.  Else rows have the batched layout:
+  // the row is max_rows * e + its index among e's rows, and slots without room count as masked.
   int64_t max_rows = 0;
   // Outputs, each optional; see Permutation.  Those indexed by row need max_rows 0.
   Tensor expert_offsets = {};
@@ -32,7 +31,7 @@ struct CudaOrderArgs {
   Tensor expert_counts = {};  // i32 [L]: how many slots each expert has
   Tensor cleared = {};        // i32: becomes zeros, for counters of the kernels that follow
 
-  // What makes a SlotOrder of these ids.
+  // Returns the arguments that make a SlotOrder of these ids.
   static CudaOrderArgs of(const Tensor& ids, const SlotOrder& order);
 };
 

@@ -32,8 +32,8 @@ struct SelectArgs {
   const float* expert_scale;     // [E] or nullptr
   IdsOut ids;                    // [T, K]
   float* weights;                // [T, K]
-  // What makes a SlotOrder of these ids, which the kernel then also does; without row_of_slot no
-  // order is made.
+  // These arguments make a SlotOrder of these ids, which the kernel then also does; without
+  // row_of_slot no order is made.
   SlotSort order = {};
 
   MOEBIUS_HOST_DEVICE bool orders() const { return order.row_of_slot != nullptr; }

@@ -93,10 +93,9 @@ ExponentRange exponents(const std::byte* panels, int64_t rows, int64_t steps) {
 
 // Whether f32 products of kMxfp4 may keep their sums divided by the scale of the step that is
 // added, so that no weight has to be multiplied by it.  A power of two changes no bit of a sum as
-// long as the sum is finite and normal with and without it.  Sums are multiples of 2^(least
-// exponent
-// - 134) * 2^(least scale - 128).  With a scale below 2 the code 0.5 is subnormal, which bf16
-// products treat as zero.
+// long as the sum is finite and normal with and without it.  Sums are multiples of the
+// product of 2^(least exponent - 134) and 2^(least scale - 128).  With a scale below 2 the code 0.5
+// is subnormal, which bf16 products treat as zero.
 bool can_scale_sums(const TileGemm& g) {
   const auto [least_scale, most_scale] = g.scale_exponents;
   return scaled_sums_are_finite(g) && least_scale >= 2 &&

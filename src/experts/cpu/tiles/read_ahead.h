@@ -40,9 +40,10 @@ struct PagesAhead {
   static constexpr int64_t kPages = 4;
   static constexpr int64_t kPageBytes = 4096;
 
-  // Where the lines begin that are fetched while the codes at `at` are read: the turn of kPages
-  // lines, one a page, that has the same place in the next pages as `at` has in its own.  Beyond
-  // the end of what is read in order, it is counted on from where the codes begin that come after.
+  // Returns where the lines begin that are fetched while the codes at `at` are read: the turn of
+  // kPages lines, one a page, that has the same place in the next pages as `at` has in its own.
+  // Beyond the end of what is read in order, it is counted on from where the codes begin that come
+  // after.
   [[gnu::always_inline]] static const std::byte* turn(const std::byte* at, const TileGemm& g) {
     constexpr int64_t kAll = kPages * kPageBytes;
     const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % kAll);

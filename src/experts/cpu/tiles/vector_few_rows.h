@@ -38,7 +38,7 @@ struct PanelsOf<TileCode::kI8> {
   using Type = IntPanels;
 };
 
-// Where the lines of a part are fetched from, while they are `ahead` of what is read.
+// This says where the lines of a part are fetched from, `ahead` of what is read.
 struct Fetch {
   const std::byte* end;    // of its half of the block
   const std::byte* after;  // where the next block begins to be read in this place
@@ -50,7 +50,7 @@ struct Fetch {
   }
 };
 
-// Where the codes begin that are read after a block.
+// Returns where the codes begin that are read after a block.
 inline const std::byte* codes_after(const TileGemm& g) {
   const std::byte* end = g.units + g.steps * unit_bytes(g.code);
   return end == g.codes_end ? g.codes_after : end;
