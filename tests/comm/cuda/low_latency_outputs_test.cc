@@ -361,11 +361,12 @@ TEST_P(LowLatencyCuda, AnotherCodingOnOneRankIsAnError) {
     GTEST_SKIP() << "skipped: needs a second rank";
   }
   const Problem p = make_problem(9, 3, 1152);
-  run_ranks(p, [&](Rank& r) {
-    const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
+  run_gpu_ranks(GetParam(), [&](Group& group) {
+    Rank r(group, p);
+    const DeviceInput in = put(r, make_input(p, group.rank(), kSeed));
     const auto got = r.gpu.dispatch({.x = in.x, .topk_ids = in.ids}, r.stream);
     LowLatencyCombineInput back{got.x, in.ids, in.weights};
-    back.coding = r.group.rank() == 0 ? LowLatencyCoding::kLogFmt10 : LowLatencyCoding::kNone;
+    back.coding = group.rank() == 0 ? LowLatencyCoding::kLogFmt10 : LowLatencyCoding::kNone;
     comm_error_of(
         [&] {
           r.gpu.combine(back, *got.handle, r.stream);
@@ -374,7 +375,7 @@ TEST_P(LowLatencyCuda, AnotherCodingOnOneRankIsAnError) {
         },
         -1);
     if (is_one_node()) {  // over nodes the error has ended the group
-      r.group.barrier("all have seen it");
+      group.barrier("all have seen it");
     }
   });
 }
