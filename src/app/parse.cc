@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
-const std::vector<std::string> kStages = {"quant", "router", "experts", "dispatch", "layer"};
+const std::vector<std::string> kStageNames = {"quant", "router", "experts", "dispatch", "layer"};
 constexpr uint64_t kMaxSeed = std::numeric_limits<uint64_t>::max();
 
 // Returns an error for a text that is no decimal number.  Why: CLI11 reads 010 as 8, and -1 as the
@@ -157,8 +157,8 @@ void add_transport(CLI::App& app,
       ->transform(CLI::Validator(own_transport_name, ""));
 }
 
-void add_json(CLI::App& app, std::string& json, const char* text = "write every printed figure") {
-  app.add_option("--json", json, text)->type_name("FILE");
+void add_json(CLI::App& app, std::string& path, const char* text = "write every printed figure") {
+  app.add_option("--json", path, text)->type_name("FILE");
 }
 
 void add_sum(CLI::App& app, std::string& sum) {
@@ -259,7 +259,7 @@ void add_report_options(CLI::App& app, RunOptions& o) {
 }
 
 void add_bench_options(CLI::App& app, BenchOptions& o) {
-  app.add_option("stage", o.stage)->required()->check(CLI::IsMember(kStages));
+  app.add_option("stage", o.stage)->required()->check(CLI::IsMember(kStageNames));
   app.add_option("--problem", o.problem, "one problem (default: all)");
   app.add_option("--impl", o.impl, "one implementation (default: all that accept)");
   app.add_flag("--check,!--no-check", o.check, "compare with ref first (default)");
@@ -407,7 +407,7 @@ class Parser {
         app_.add_subcommand("verify", "Compare every implementation with the reference");
     CLI::Option* page = verify->add_flag("--markdown", verify_.markdown,
                                          "print docs/conformance.md, run nothing else");
-    add_choice(*verify, "--stage", verify_.stage, kStages, "one stage (default: all)")
+    add_choice(*verify, "--stage", verify_.stage, kStageNames, "one stage (default: all)")
         ->excludes(page);
     verify->add_option("--problem", verify_.problem, "one case (default: all)")->excludes(page);
     add_threads(*verify, verify_.threads);

@@ -26,7 +26,7 @@ struct PresetFamily {
   std::string_view rest;  // JSON
 };
 
-constexpr PresetFamily kFamilies[] = {
+constexpr PresetFamily kPresetFamilies[] = {
     {"qwen3_moe", "Qwen3MoeForCausalLM", "num_experts", R"({"norm_topk_prob": true})"},
     {"qwen2_moe", "Qwen2MoeForCausalLM", "num_experts", R"({"norm_topk_prob": false})"},
     {"olmoe", "OlmoeForCausalLM", "num_experts", R"({"norm_topk_prob": false})"},
@@ -86,7 +86,7 @@ constexpr Preset kPresets[] = {
 
 json config_of(const Preset& preset) {
   const auto* family = std::find_if(
-      std::begin(kFamilies), std::end(kFamilies),
+      std::begin(kPresetFamilies), std::end(kPresetFamilies),
       [&](const PresetFamily& known) { return known.model_type == preset.model_type; });
   json config = json::parse(family->rest);
   config.update(json::parse(preset.rest));

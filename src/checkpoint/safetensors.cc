@@ -20,31 +20,27 @@ namespace moebius {
 using namespace checkpoint;
 namespace fs = std::filesystem;
 
-namespace {
-
-// Where a tensor is, and whether anybody has asked for it.
-struct Place {
-  size_t shard = 0;
-  mutable std::atomic<bool> is_read = false;
-
-  explicit Place(size_t idx) : shard(idx) {}
-};
-
-struct Shard {
-  fs::path path;
-  std::shared_ptr<const MappedFile> file;  // null until a tensor of it is touched
-  SafetensorsHeader header;
-
-  void open() {
-    auto mapped = MappedFile::open(path);
-    header = parse_safetensors_header({mapped->data(), mapped->size()}, path.string());
-    file = std::move(mapped);
-  }
-};
-
-}  // namespace
-
 struct Safetensors::State {
+  // Where a tensor is, and whether anybody has asked for it.
+  struct Place {
+    size_t shard = 0;
+    mutable std::atomic<bool> is_read = false;
+
+    explicit Place(size_t idx) : shard(idx) {}
+  };
+
+  struct Shard {
+    fs::path path;
+    std::shared_ptr<const MappedFile> file;  // null until a tensor of it is touched
+    SafetensorsHeader header;
+
+    void open() {
+      auto mapped = MappedFile::open(path);
+      header = parse_safetensors_header({mapped->data(), mapped->size()}, path.string());
+      file = std::move(mapped);
+    }
+  };
+
   fs::path path;  // the file, or the index of a sharded set
   std::vector<std::unique_ptr<Shard>> shards;
   std::map<std::string, Place, std::less<>> shard_of;

@@ -21,14 +21,14 @@ namespace {
 
 using app::Value;
 
-struct Problem {
+struct QuantProblem {
   const char* name;
   QuantizeSpec spec;
 };
 
 constexpr GroupShape kPerTensor = GroupShape::per_tensor();
 constexpr GroupShape kPerToken = GroupShape::per_token();
-const Problem kProblems[] = {
+const QuantProblem kQuantProblems[] = {
     {"fp8_tensor", {QuantFormat::kFp8, kPerTensor}},
     {"fp8_token", {QuantFormat::kFp8, kPerToken}},
     {"fp8_1x128", {QuantFormat::kFp8, {1, 128}}},
@@ -92,7 +92,7 @@ class QuantCases {
         back_(Tensor::zeros(x_.shape(), x_.dtype())),
         memcpy_(setup.is_small ? 0 : memcpy_gb_per_s(setup.stream)) {}
 
-  void run(const Problem& problem, const quant::Impl& impl) {
+  void run(const QuantProblem& problem, const quant::Impl& impl) {
     const Support support = impl.supports(cpu_features());
     Quantized q = allocate_touched(problem.spec, x_);
     Quantized expected = allocate_touched(problem.spec, x_);
@@ -142,17 +142,17 @@ class QuantCases {
 }  // namespace
 
 void run_quant_cases(const CaseSetup& setup) {
-  const auto is_wanted = [&](const Problem& problem) {
+  const auto is_wanted = [&](const QuantProblem& problem) {
     return std::any_of(quant::impls().begin(), quant::impls().end(), [&](const quant::Impl& impl) {
       return setup.wants(std::string(problem.name) + "/quantize", impl.name) ||
              setup.wants(std::string(problem.name) + "/dequantize", impl.name);
     });
   };
-  if (std::none_of(std::begin(kProblems), std::end(kProblems), is_wanted)) {
+  if (std::none_of(std::begin(kQuantProblems), std::end(kQuantProblems), is_wanted)) {
     return;
   }
   QuantCases cases(setup);
-  for (const Problem& problem : kProblems) {
+  for (const QuantProblem& problem : kQuantProblems) {
     for (const quant::Impl& impl : quant::impls()) {
       if (impl.device == DeviceType::kCpu) {
         cases.run(problem, impl);

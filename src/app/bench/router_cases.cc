@@ -15,7 +15,7 @@ namespace {
 
 using app::Value;
 
-struct Problem {
+struct RouterProblem {
   std::string name;
   int64_t tokens = 0;
   int64_t hidden = 0;
@@ -39,7 +39,7 @@ const RouterConfig kGptOss = {.num_experts = 128, .topk = 4, .score_after_topk =
 const RouterConfig kLlama4 = {
     .num_experts = 16, .topk = 1, .scoring = Scoring::kSigmoid, .score_after_topk = true};
 
-std::vector<Problem> problems(bool is_small) {
+std::vector<RouterProblem> problems(bool is_small) {
   if (is_small) {
     return {
         {"mixtral", 33, 96, softmax(8, 2)},
@@ -62,7 +62,7 @@ std::vector<Problem> problems(bool is_small) {
 
 // A router with the buffers of one call.
 struct Instance {
-  Instance(const Problem& problem, const RouterWeights& parameters, std::string_view impl)
+  Instance(const RouterProblem& problem, const RouterWeights& parameters, std::string_view impl)
       : router([&] {
           const app::ForcedSetting forced("MOEBIUS_ROUTER", std::string(impl));
           return Router(problem.config, parameters);
@@ -77,7 +77,9 @@ struct Instance {
   Tensor weights;
 };
 
-void run_problem(const Problem& problem, const router::ImplEntry& impl, const CaseSetup& setup) {
+void run_problem(const RouterProblem& problem,
+                 const router::ImplEntry& impl,
+                 const CaseSetup& setup) {
   RouterWeights weights;
   const Shape per_expert = {problem.config.num_experts};
   weights.gate = app::random_normal({per_expert[0], problem.hidden}, DType::kBF16, 1, 0.02f);
@@ -132,7 +134,7 @@ void run_problem(const Problem& problem, const router::ImplEntry& impl, const Ca
 }  // namespace
 
 void run_router_cases(const CaseSetup& setup) {
-  for (const Problem& problem : problems(setup.is_small)) {
+  for (const RouterProblem& problem : problems(setup.is_small)) {
     for (const router::ImplEntry& impl : router::impls()) {
       if (setup.wants(problem.name + "/logits", impl.name) ||
           setup.wants(problem.name + "/select", impl.name)) {

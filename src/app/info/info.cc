@@ -35,8 +35,6 @@ namespace moebius::app {
 
 namespace {
 
-constexpr double kManyRows = 4096;
-
 // Rows of stage, implementation, whether this machine accepts it, and why not.
 std::vector<std::vector<Json>> implementations() {
   std::vector<std::vector<Json>> rows;

@@ -17,8 +17,6 @@ namespace moebius::app {
 
 namespace {
 
-constexpr double kManyRows = 4096;
-
 MoeLayerWeights load(const Checkpoint& checkpoint,
                      int64_t layer,
                      const std::vector<int64_t>& experts) {

@@ -13,6 +13,9 @@
 
 namespace moebius::app {
 
+// The rows of each expert for which `info` says how a GPU multiplies many.
+inline constexpr double kManyRows = 4096;
+
 // Either a name or a reason is empty.
 struct Choice {
   std::string name;

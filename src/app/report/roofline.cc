@@ -11,6 +11,7 @@
 #include "app/bench/machine_peak.h"
 #include "app/run/layer_cost.h"
 #include "app/run/run_report.h"
+#include "comm/group/failure.h"
 #include "comm/group/shared_device.h"
 #include "moebius/error.h"
 
@@ -40,18 +41,13 @@ bench::Operand operand_of(const LayerCost& cost) {
                                : bench::Operand::kBF16;
 }
 
-// The peaks of one rank, as it sends them to the others.  Texts end with a zero.
+// The peaks of one rank, as it sends them to the others.
 struct RankPeak {
-  char missing[256] = {};
-  char name[32] = {};
+  comm::FixedText<256> missing;
+  comm::FixedText<32> name;
   double gflops = 0;
   double read_gb_per_s = 0;
 };
-
-template <size_t kSize>
-void put(const std::string_view text, char (&to)[kSize]) {
-  to[text.copy(to, kSize - 1)] = '\0';
-}
 
 RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* group) {
   RankPeak peak;
@@ -63,11 +59,11 @@ RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* 
                             : group->topology().node_size(group->topology().node());
   try {
     const bench::ComputePeak compute = bench::compute_peak(operand_of(cost), stream, take);
-    put(compute.name, peak.name);
+    peak.name = std::string_view(compute.name);
     peak.gflops = compute.gflops;
     peak.read_gb_per_s = bench::read_gb_per_s(stream, take, num_ranks);
   } catch (const std::exception& error) {  // such as out of memory, after a run that has succeeded
-    put(error.what(), peak.missing);
+    peak.missing = std::string_view(error.what());
   }
   return peak;
 }
@@ -77,16 +73,19 @@ RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* 
 MachinePeak measure_machine(const LayerCost& cost, const Stream& stream, Group* group) {
   if (group == nullptr) {
     const RankPeak own = measure_rank(cost, stream, nullptr);
-    return {own.missing, own.name, own.gflops, own.read_gb_per_s};
+    return {std::string(own.missing.view()), std::string(own.name.view()), own.gflops,
+            own.read_gb_per_s};
   }
   const bool measures = comm::ranks_on_this_gpu(*group).front() == group->rank();
   group->barrier("begin of the machine's peaks");
   const RankPeak own = measures ? measure_rank(cost, stream, group) : RankPeak();
   std::vector<RankPeak> peaks(static_cast<size_t>(group->size()));
   all_gather_bytes(*group, "peaks of the machine", &own, sizeof(own), peaks.data());
-  MachinePeak all{"", peaks.front().name, 0, 0};
+  MachinePeak all{"", std::string(peaks.front().name.view()), 0, 0};
   for (const RankPeak& peak : peaks) {
-    all.missing = all.missing.empty() ? peak.missing : all.missing;
+    if (all.missing.empty()) {
+      all.missing = peak.missing.view();
+    }
     all.gflops += peak.gflops;
     all.read_gb_per_s += peak.read_gb_per_s;
   }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -25,11 +24,6 @@ static_assert(std::is_trivially_copyable_v<TraceEvent>);
 
 int64_t nanoseconds(Profile::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-template <size_t N>
-void put(std::string_view text, char (&to)[N]) {
-  std::memcpy(to, text.data(), std::min(text.size(), N - 1));
 }
 
 // Names the machine's start, from which the steady clock counts.
@@ -55,7 +49,7 @@ std::string thread_name(int thread) {
 }
 
 std::string_view category(const TraceEvent& event) {
-  const std::string_view name = event.name;
+  const std::string_view name = event.name.view();
   return event.track == Track::kInFlight ? "transfer"
          : name == Profile::kWait        ? "wait"
          : name == kCall                 ? "call"
@@ -71,7 +65,7 @@ Json to_json(const TraceEvent& event, size_t rank, int64_t origin_ns) {
     args["bytes"] = event.bytes;
   }
   const auto us = [](int64_t ns) { return static_cast<double>(ns) / 1e3; };
-  return {{"name", event.name},
+  return {{"name", event.name.view()},
           {"cat", category(event)},
           {"ph", "X"},
           {"ts", us(event.begin_ns - origin_ns)},
@@ -89,7 +83,7 @@ Json metadata(std::string_view what, size_t rank, int thread, Json args) {
 
 TraceEvent make_trace_event(const Profile::Interval& interval, int64_t call) {
   TraceEvent event;
-  put(interval.name, event.name);
+  event.name = std::string_view(interval.name);
   event.track = interval.track;
   event.microbatch = interval.microbatch;
   event.call = call;
@@ -100,7 +94,7 @@ TraceEvent make_trace_event(const Profile::Interval& interval, int64_t call) {
 }
 
 int64_t clock_shift(const ClockStamp& own, const ClockStamp& first) {
-  return std::string_view(own.clock) == first.clock ? 0 : first.now_ns - own.now_ns;
+  return own.clock.view() == first.clock.view() ? 0 : first.now_ns - own.now_ns;
 }
 
 std::vector<std::vector<TraceEvent>> gather_trace(std::vector<TraceEvent> own, Group* group) {
@@ -110,7 +104,7 @@ std::vector<std::vector<TraceEvent>> gather_trace(std::vector<TraceEvent> own, G
   constexpr std::string_view kOp = "trace";
   const auto size = static_cast<size_t>(group->size());
   ClockStamp stamp;
-  put(clock_name(), stamp.clock);
+  stamp.clock = std::string_view(clock_name());
   group->barrier("clocks of the trace");
   stamp.now_ns = nanoseconds(Profile::Clock::now());
   std::vector<ClockStamp> stamps(size);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/failure.h"
 #include "moebius/group.h"
 #include "moebius/profile.h"
 
@@ -21,7 +22,7 @@ inline constexpr std::string_view kCall = "call";  // the interval around all ot
 
 // An interval as it travels between ranks.
 struct TraceEvent {
-  char name[16] = {};  // ends with 0
+  comm::FixedText<16> name;
   Profile::Track track = Profile::Track::kHost;
   int32_t microbatch = Profile::kAll;
   int64_t call = 0;
@@ -35,7 +36,7 @@ TraceEvent make_trace_event(const Profile::Interval& interval, int64_t call);
 // The time at which a rank passed a barrier, by its steady clock.  Ranks with the same clock have
 // the same `clock`.
 struct ClockStamp {
-  char clock[40] = {};  // ends with 0
+  comm::FixedText<40> clock;
   int64_t now_ns = 0;
 };
 // Returns what must be added to times by the clock of `own` to get times by the clock of `first`.

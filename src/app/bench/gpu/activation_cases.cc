@@ -24,7 +24,6 @@ using app::Value;
 constexpr int64_t kRows = 32768;
 constexpr int64_t kWidth = 2048;
 constexpr int64_t kCheckedRows = 8;
-constexpr std::string_view kImpl = "cuda";
 
 // How far an element may be from bf16(silu(gate)) * up, beyond the rounding to bf16: half a step of
 // its code, which is relative to the element or to its scale.

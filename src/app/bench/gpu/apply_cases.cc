@@ -30,7 +30,6 @@ namespace {
 
 using app::Value;
 
-constexpr std::string_view kImpl = "cuda";
 constexpr int64_t kCheckedTokens = 8;
 
 // The experts and tokens that one of several ranks has where routing is even.

@@ -25,7 +25,7 @@ namespace {
 using app::Unit;
 using app::Value;
 
-const std::vector<app::Column> kColumns = {
+const std::vector<app::Column> kDispatchColumns = {
     {"sms", "SMs"},
     {"wire_bytes", "wire", Unit::kBytes},
     {"gb_per_s", "rate", Unit::kGigabytesPerSecond},
@@ -142,7 +142,7 @@ class GpuDispatchBench {
   GpuDispatchBench(const app::BenchOptions& options, const Machine& machine)
       : options_(options),
         machine_(machine),
-        harness_(options, kColumns),
+        harness_(options, kDispatchColumns),
         team_(app::gpu_ranks(machine.num_ranks, options.group)) {
     report_set_up(harness_, options, machine);
   }

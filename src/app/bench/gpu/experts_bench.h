@@ -14,6 +14,8 @@
 
 namespace moebius::bench {
 
+inline constexpr std::string_view kImpl = "cuda";  // the implementation of all these cases
+
 // A case whose `call` poisons `out` and then does the work, and whose time is that of the work with
 // a cold L2 cache.  `gpu` must outlive it.
 Case cold_case(std::string_view problem,

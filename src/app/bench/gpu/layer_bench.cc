@@ -49,7 +49,7 @@ constexpr int64_t kNumProbes = 8;
 // unless asked otherwise.
 constexpr int64_t kMostDecodeTokens = 256;
 
-const std::vector<app::Column> kColumns = {
+const std::vector<app::Column> kLayerColumns = {
     {"host_us", "host", Unit::kMicros},
     {"tokens_per_s", "rate", Unit::kTokensPerSecond},
     {"gflops", "products", Unit::kGflops},
@@ -383,7 +383,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
                kMostDecodeTokens);
          });
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
-  Harness harness(options, kColumns);
+  Harness harness(options, kLayerColumns);
   const int used = std::min(num_ranks, cuda_device_count());
   const std::string gpu = cuda_device_info(0).name;
   const std::string quantization = app::describe(whole.weights.experts.quant);
