@@ -31,6 +31,13 @@ function(moebius_use_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM moebius_precompiled_${kind})
 endfunction()
 
+# moebius_use_unity(<target>): compiles the sources of a target a dozen at a time, as one (a unity file), but for those
+# that have options of their own. It is for targets of many small sources that include JSON or much of the library. Names
+# in their anonymous namespaces must differ. The test tools.missing_includes_of_unity compiles each source by itself.
+function(moebius_use_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 moebius_add_precompiled(library LIBS fmt::fmt LIKE_LIBRARY)
 # A third of the command's sources have JSON.
 moebius_add_precompiled(program HEADERS <filesystem> <nlohmann/json.hpp> LIBS fmt::fmt nlohmann_json::nlohmann_json)
