@@ -103,19 +103,22 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders && !send_sums<Type, Word>(SendCursor(args, block, num_senders))) {
+      if (warp_id() < num_senders &&
+          !send_sums<Type, Word>(SendCursor(args, block, num_senders, layout.num_parts))) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
       if (warp_id() < kSendWarps) {
         const auto map = CombineSharedMap::make(layout.element_bytes, combine.stage_parts);
-        send_in_bulk(SendCursor(args, block, kSendWarps), dynamic_shared + map.stage(warp_id()),
+        const int most_parts = max_unit_parts(combine.stage_parts);
+        send_in_bulk(SendCursor(args, block, kSendWarps, most_parts),
+                     dynamic_shared + map.stage(warp_id()),
                      reinterpret_cast<uint64_t*>(dynamic_shared + map.barrier(warp_id())));
       }
     } else {
       const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
       if (warp_id() < num_senders) {
-        send_plain<Word>(SendCursor(args, block, num_senders));
+        send_plain<Word>(SendCursor(args, block, num_senders, layout.num_parts));
       }
     }
   }

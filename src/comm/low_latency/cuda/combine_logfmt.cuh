@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   if ((call.phases & kSendPhase) != 0) {
     const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
     if (warp_id() < num_senders) {
-      send_logfmt<Type>(SendCursor(args, block, num_senders));
+      send_logfmt<Type>(SendCursor(args, block, num_senders, args.combine.call.layout.num_parts));
     }
   }
   if ((call.phases & kReceivePhase) != 0) {

@@ -85,7 +85,9 @@ struct SendCursor : SendItem {
   int num_items;
   int stride;
 
-  __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
+  // most_parts: of a unit; what does not go through a stage may send whole rows.
+  __device__ SendCursor(const Args& a, const Block& b, int num_senders, int most_parts)
+      : args(a), block(b) {
     const LowLatencyCall& call = args.combine.call;
     const int num_ranks = call.layout.num_ranks;
     int32_t most = 0;
@@ -100,8 +102,7 @@ struct SendCursor : SendItem {
     stride = static_cast<int>(gridDim.x) * num_senders;
     unit_parts = args.combine.unit_parts != 0
                      ? args.combine.unit_parts
-                     : choose_unit_parts(total, call.layout.num_parts, stride,
-                                         max_unit_parts(args.combine.stage_parts));
+                     : choose_unit_parts(total, call.layout.num_parts, stride, most_parts);
     num_units = (call.layout.num_parts + unit_parts - 1) / unit_parts;
     num_items = most * num_ranks * num_units;
     item = spread_warp(warp_id());
