@@ -377,6 +377,7 @@ class CudaExperts final : public ExpertsBase {
            .row_of_slot = buffers.row_of_slot,
            .weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights,
            .sums_in_type = sums_in_dtype(desc_.topk),
+           .settled_terms = input.arrivals.signals.words == nullptr,
            .topk = desc_.topk,
            .output = by_part[part],
            .first_column = columns.first},

@@ -6,6 +6,10 @@
 // token, or, with few tokens, on some of its columns.  Why not a CTA: with eight ranks a token has
 // 1.5 rows on each, so that a CTA would request little at once; and with a quarter of the columns
 // most of its time would go to finding out which rows they are.
+//
+// Sums of few tokens take no longer than memory takes to bring the code, which the weights of a
+// layer have pushed out of L2.  So while the kernel ahead ends, warps rehearse: they go through the
+// same code once for nothing.
 #include <algorithm>
 #include <string>
 
@@ -37,6 +41,8 @@ struct Args {
   Ids ids;
   const float* weights;
   bool by_row;
+  bool settled;    // see CudaSumArgs
+  bool rehearses;  // there are few tokens
   int topk;
   int64_t num_tokens;
   int64_t hidden;        // of rows
@@ -51,10 +57,11 @@ struct Term {
 };
 static_assert(kMaxSumTerms * sizeof(Term) == kMostTermBytes);
 
+// Why from L2: L1 may have settled terms from before they were written.
 __device__ Term term_of(const Args& a, int64_t slot) {
   const bool is_masked = a.ids && a.ids[slot] < 0;
-  const int64_t row = a.row_of_slot != nullptr ? a.row_of_slot[slot] : slot;
-  return {is_masked ? -1 : row, a.weights != nullptr ? a.weights[slot] : 1.0f};
+  const int64_t row = a.row_of_slot != nullptr ? __ldcg(a.row_of_slot + slot) : slot;
+  return {is_masked ? -1 : row, a.weights != nullptr ? __ldcg(a.weights + slot) : 1.0f};
 }
 
 // Gathers the token's terms in the order in which they are added, by a warp.  Returns their number.
@@ -102,24 +109,17 @@ struct Columns<T, 1> {
   static __device__ void store(T* p, const float (&v)[1]) { cuda::store1(p, v[0]); }
 };
 
+// Sums the columns of a warp.  A rehearsal takes the token's row of the output for every term, and
+// stores nothing.
 template <typename T, bool kSumsInType, int kWidth>
-__global__ void __launch_bounds__(kMostWarps* kWarp)
-    weighted_sum_kernel(const __grid_constant__ Args a) {
-  extern __shared__ Term terms_of_warps[];
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+__device__ __forceinline__ void sum_columns(
+    const Args& a, int64_t token, const Term* terms, int num_terms, bool is_real) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
-  if (token >= a.num_tokens) {
-    return;
-  }
-  Term* terms = terms_of_warps + warp * a.topk;
-  const int num_terms = gather_terms(a, token, terms);
   using Access = Columns<T, kWidth>;
   constexpr int64_t kStep = kWarp * kWidth;
-  const T* rows = static_cast<const T*>(a.rows);
   T* out = static_cast<T*>(a.output) + token * a.width;
+  const T* rows = is_real ? static_cast<const T*>(a.rows) : out;
+  const int64_t hidden = is_real ? a.hidden : 0;
   const int64_t begin = blockIdx.y * a.warp_columns;
   const int64_t end = min(begin + a.warp_columns, a.width);
   for (int64_t column = begin + lane * kWidth; column < end; column += kSteps * kStep) {
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (first + i < num_terms) {
-          const T* row = rows + terms[first + i].row * a.hidden + column;
+          const T* row = rows + terms[first + i].row * hidden + column;
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
             if (column + step * kStep < end) {
@@ -158,9 +158,33 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     }
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      if (column + step * kStep < end) {
+      if (is_real && column + step * kStep < end) {
         Access::store(out + column + step * kStep, sums[step]);
       }
+    }
+  }
+}
+
+template <typename T, bool kSumsInType, int kWidth>
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    weighted_sum_kernel(const __grid_constant__ Args a) {
+  extern __shared__ Term terms_of_warps[];
+  if (!a.settled) {
+    ptx::await_kernel_before();
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
+  const bool exists = token < a.num_tokens;
+  Term* terms = terms_of_warps + warp * a.topk;
+  const int num_terms = exists ? gather_terms(a, token, terms) : 0;
+#pragma unroll 1
+  for (int pass = a.rehearses ? 0 : 1; pass < 2; ++pass) {
+    if (pass == 1) {
+      ptx::await_kernel_before();
+      ptx::let_next_begin();
+    }
+    if (exists) {
+      sum_columns<T, kSumsInType, kWidth>(a, token, terms, num_terms, pass == 1);
     }
   }
 }
@@ -174,6 +198,7 @@ void launch(Args a, int num_sms, cudaStream_t stream) {
   const int64_t wanted = int64_t{2} * kMostWarps * num_sms;
   const int64_t parts =
       std::clamp<int64_t>(wanted / a.num_tokens, 1, (a.width + least - 1) / least);
+  a.rehearses = a.settled && parts > 1;
   a.warp_columns = ((a.width + parts - 1) / parts + least - 1) / least * least;
   const auto term_bytes = static_cast<int64_t>(sizeof(Term)) * a.topk;
   const int64_t warps = std::clamp<int64_t>(kMostTermBytes / term_bytes, 1, kMostWarps);
@@ -207,6 +232,7 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   a.ids = Ids::of(args.ids);
   a.weights = args.weights ? args.weights.data<float>() : nullptr;
   a.by_row = args.by_row;
+  a.settled = args.settled_terms;
   a.topk = static_cast<int>(args.topk);
   a.num_tokens = args.output.dim(0);
   a.hidden = args.rows.shape().back();

@@ -21,6 +21,8 @@ struct CudaSumArgs {
   Tensor weights = {};      // f32 [T, K]; undefined: all 1
   bool by_row = false;      // terms in the order of their rows instead of their slots
   bool sums_in_type = false;
+  // row_of_slot, ids and weights were complete before the kernel ahead in the stream began.
+  bool settled_terms = false;
   int64_t topk = 1;
   Tensor output;  // [T, W]: columns [first_column, first_column + W) of rows
   int64_t first_column = 0;
