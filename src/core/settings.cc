@@ -76,7 +76,7 @@ constexpr SettingInfo kSettings[] = {
      "bytes of activations that experts on CPUs multiply by a weight at a time",
      "when such experts are made", SettingRange{1, int64_t{1} << 30}},
     {"MOEBIUS_GEMM", "as the plan says",
-     "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)",
+     "forces the GEMM of experts on GPUs (thin, sm90, few_rows, mma, general)",
      "when experts are made and at every call of theirs"},
     {"MOEBIUS_MPI_LIBRARY", "libmoebius_mpi.so", "what mpi groups load: MPI behind our own table",
      "at the first mpi group"},

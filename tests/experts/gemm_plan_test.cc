@@ -245,6 +245,41 @@ TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
   EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates) << "few rows meet codes";
 }
 
+TEST(GemmPlan, FewRowsInBf16AreThin) {
+  GemmDesc desc = plain(DType::kBF16);
+  const int64_t most = kMostThinRows * kGroups;
+  for (const int64_t rows : {int64_t{1}, most}) {
+    const GemmPlan plan = choose_gemm(desc, gpu_of(9), rows);
+    EXPECT_EQ(plan.multiplier, Multiplier::kThin) << rows;
+    EXPECT_TRUE(plan.takes_index());
+    EXPECT_FALSE(plan.takes_arrivals() || plan.takes_columns());
+  }
+  EXPECT_EQ(of(desc, most + 1), Multiplier::kSm90);
+  EXPECT_EQ(of(desc, 1, 8), Multiplier::kMma) << "another architecture";
+  desc.activation = ActivationSpec{};
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).activates);
+  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), 1), desc),
+                           {"16 x 1536 x 2048: thin with activation"});
+  desc.activation->interleaved = true;
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates);
+  EXPECT_EQ(of(desc, 1), Multiplier::kThin) << "the activation has a kernel of its own then";
+  desc = plain(DType::kBF16);
+  desc.num_columns = 128;
+  EXPECT_EQ(of(desc, 1), Multiplier::kSm90) << "of some columns";
+  desc = plain(DType::kBF16);
+  desc.weights.k = 256;
+  EXPECT_EQ(of(desc, 1), Multiplier::kSm90) << "K has fewer steps than the kernel has stages";
+  EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8), kInt8Rows), 1), Multiplier::kSm90);
+  desc.forced = Multiplier::kThin;
+  testing::expect_mentions(testing::message_of<Unsupported>([&] { of(desc); }),
+                           {"MOEBIUS_GEMM is thin", "K is less than 320"});
+  desc = plain(DType::kBF16);
+  desc.forced = Multiplier::kThin;
+  EXPECT_EQ(of(desc), Multiplier::kThin) << "for any number of rows";
+  desc.forced = Multiplier::kSm90;
+  EXPECT_EQ(of(desc, 1), Multiplier::kSm90);
+}
+
 TEST(GemmPlan, ColumnsAreWholeBlocks) {
   GemmDesc desc = plain(DType::kBF16);
   desc.first_column = 256;

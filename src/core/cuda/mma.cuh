@@ -35,6 +35,11 @@ __device__ __forceinline__ void copy_async_8(void* shared, const void* global, b
                "r"(exists ? 8 : 0)
                : "memory");
 }
+// The same through L1, for what other warps of the SM copy, too.
+__device__ __forceinline__ void copy_async_16_by_l1(uint32_t shared_address, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared_address), "l"(global)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -200,8 +200,9 @@ class CudaExperts final : public ExpertsBase {
     const CallBuffers& buffers = call.buffers;
     RowOperand activated;
     activated.values = buffers.act;
-    return {gemm_of(x, w1_, call.rows, {}, buffers.w1_decoded), desc_.activation,
-            buffers.fuses_codes ? &a2_.spec() : nullptr,
+    ExpertGemm gemm = gemm_of(x, w1_, call.rows, {}, buffers.w1_decoded);
+    gemm.expected_rows = buffers.expected;
+    return {gemm, desc_.activation, buffers.fuses_codes ? &a2_.spec() : nullptr,
             buffers.fuses_codes ? buffers.hidden : activated};
   }
 
@@ -213,8 +214,8 @@ class CudaExperts final : public ExpertsBase {
   Fetch fetch_of_gemm1(const Call& call, const RowOperand& indexed) const {
     const CallBuffers& buffers = call.buffers;
     if (buffers.fuses_activation) {
-      const bool activates = plan_of(activated_gemm(call, indexed)).activates;
-      return {activates, activates};
+      const GemmPlan plan = plan_of(activated_gemm(call, indexed));
+      return {plan.activates, plan.activates && plan.takes_arrivals()};
     }
     ExpertGemm gemm = gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded);
     gemm.expected_rows = buffers.expected;

@@ -219,6 +219,8 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   const GemmPlan plan = plan_of(gemm);
   assert(!gemm.a.index || plan.takes_index());
   switch (plan.multiplier) {
+    case Multiplier::kThin:
+      return thin_gemm(gemm, /*activates=*/false, stream);
     case Multiplier::kSm90:
       return run_sm90(gemm, as_grouped_gemm(gemm, plan), plan, stream);
     case Multiplier::kFewRows:
@@ -237,6 +239,10 @@ bool run_activated_gemm(const ActivatedGemm& activated, const Stream& stream) {
   }
   ExpertGemm gemm = activated.gemm;
   gemm.out = activated.out.values;
+  if (plan.multiplier == Multiplier::kThin) {
+    thin_gemm(gemm, /*activates=*/true, stream);
+    return true;
+  }
   GroupedGemm grouped = as_grouped_gemm(gemm, plan);
   grouped.activates = true;
   if (activated.codes != nullptr) {

@@ -20,7 +20,7 @@ namespace moebius::cuda {
 
 namespace {
 
-constexpr std::array kNames{"sm90", "few_rows", "mma", "general"};
+constexpr std::array kNames{"thin", "sm90", "few_rows", "mma", "general"};
 constexpr int kMajor = 9;          // the architecture of sm90 and few_rows
 constexpr int64_t kBlock = 128;    // columns of fp8's scales, and of the blocks that sm90 computes
 constexpr int64_t kMultiple = 64;  // N and K of sm90 are multiples of it
@@ -132,6 +132,23 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
   return is_aligned ? nullptr : "a tensor is not 16-byte aligned";
 }
 
+// Of what kSm90 takes.
+Refusal refusal_of_thin(const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  if (desc.rows.dtype != DType::kBF16 || desc.rows.scales != RowScales::kNone || w.format) {
+    return "operands are not both plain bf16";
+  }
+  if (desc.codes || desc.num_columns > 0) {
+    return "it stores no codes, and all columns";
+  }
+  return w.k < kThinDepth ? "K is less than 320" : nullptr;
+}
+
+bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {
+  return desc.forced ? *desc.forced == Multiplier::kThin
+                     : expected_rows <= kMostThinRows * desc.weights.num_groups;
+}
+
 bool few_rows_has_kernel(quant::Code code, DType scale) {
   switch (code) {
     case quant::Code::kU4:
@@ -233,6 +250,10 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
   };
   const auto refusal_of = [&](Multiplier multiplier) -> Refusal {
     switch (multiplier) {
+      case Multiplier::kThin: {
+        const Refusal refusal = refusal_of_sm90(plain, gpu, decodes);
+        return refusal != nullptr ? refusal : refusal_of_thin(desc);
+      }
       case Multiplier::kSm90:
         return refusal_of_sm90(plain, gpu, decodes);
       case Multiplier::kFewRows:
@@ -253,6 +274,15 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     }
     plan.quantizes = desc.codes && activates(desc);
     plan.activates = plan.quantizes || activates(without_codes);
+  }
+  if (may_be_thin(desc, expected_rows)) {
+    const Refusal refusal = refusal_of(Multiplier::kThin);
+    if (refusal == nullptr) {
+      plan.multiplier = Multiplier::kThin;
+      plan.activates = desc.activation && refusal_of_sm90(desc, gpu, decodes) == nullptr;
+      return plan;
+    }
+    plan.reason = desc.forced ? refusal : "";
   }
   for (const Multiplier multiplier :
        {Multiplier::kSm90, Multiplier::kFewRows, Multiplier::kMma, Multiplier::kGeneral}) {

@@ -23,6 +23,7 @@
 namespace moebius::cuda {
 
 enum class Multiplier : uint8_t {
+  kThin,     // few rows and weights, both in bf16
   kSm90,     // TMA and wgmma: bf16, fp8 (Fp8Scales), int8; decoded weights as bf16
   kFewRows,  // rows in bf16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
@@ -99,6 +100,12 @@ constexpr int few_rows_tile(int64_t mean) {
   return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
 }
 
+// kThin has tiles of so many rows, and takes K of at least kThinDepth elements, which its stages
+// hold.  It is chosen up to a mean of kMostThinRows per group.
+inline constexpr int kThinRows = 8;
+inline constexpr int kThinDepth = 320;
+inline constexpr int64_t kMostThinRows = 2;
+
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
   // The rows of a tile of kFewRows.  Tiles of kSm90 follow from the rows of each group, which the
@@ -116,7 +123,10 @@ struct GemmPlan {
   std::string_view reason;  // why the faster kernels refuse; empty: there is none
 
   bool decodes() const { return decoded_elements > 0; }
-  bool takes_index() const { return takes_arrivals() || multiplier == Multiplier::kFewRows; }
+  bool takes_index() const {
+    return takes_arrivals() || multiplier == Multiplier::kThin ||
+           multiplier == Multiplier::kFewRows;
+  }
   // Whether rows with an index may still be on their way.
   bool takes_arrivals() const { return multiplier == Multiplier::kSm90; }
   // Whether some columns can be computed alone.

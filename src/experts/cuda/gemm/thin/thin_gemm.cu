@@ -1,0 +1,412 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A grouped GEMM of bf16 for few rows per group, which runs at the speed at which weights are read.
+// On the tensor cores 16 columns of the result are the operand of 16 rows, and eight rows of
+// activations are its columns.
+//
+// Item: a tile of up to eight rows of a group times two boxes of 16 columns, over all of K.
+// Where the kernel activates, one box is of gate and the other has the columns of up that belong to
+// them, so that a thread has both.
+// Grid: persistent blocks.  Every warp computes items of its own and waits for no other warp.
+// Neighbouring warps have neighbouring items, which mostly share rows: those come through L1.
+// Stages: each warp has a ring of its own, which it fills itself, weights by TMA, and on from item
+// to item, so that reading never pauses.  Why not by threads: copies of 64 bytes of a column by
+// cp.async read 2 TB/s, boxes of TMA 3.8.  Two blocks fit an SM, so the next GEMM of a call has its
+// first weights when this one ends.
+// k: a sum over k may take any order that both operands share.  So a lane multiplies eight
+// neighbours of k, as they lie in memory: of each 64, lane l of a quad has the 16 from 16 l on.
+#include <algorithm>
+
+#include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/mma.cuh"
+#include "core/cuda/ptx.cuh"
+#include "experts/cuda/activation/activation.cuh"
+#include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/gemm/tensor_map.h"
+#include "experts/cuda/gemm/tile_walk.cuh"
+#include "experts/cuda/gemm/weight_values.h"
+
+namespace moebius::cuda {
+
+namespace thin {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kEight = 8;        // rows or columns side by side in a product
+constexpr int kBoxColumns = 16;  // two boxes per item
+constexpr int kItemColumns = 2 * kBoxColumns;
+constexpr int kStep = 64;        // of K, in a stage
+constexpr int kLineBytes = 128;  // of a column or row in a stage, swizzled as TMA does it
+constexpr int kChunk = 16;       // bytes that move at once
+constexpr int kBoxBytes = kBoxColumns * kLineBytes;
+constexpr int kStageBytes = 2 * kBoxBytes + kEight * kLineBytes;
+constexpr int kStages = 5;
+constexpr int kRingBytes = kStages * kStageBytes;
+static_assert(kStep * int{sizeof(BFloat16)} == kLineBytes && kThinRows == kEight);
+static_assert(kStep * kStages == kThinDepth);
+
+struct Args {
+  CUtensorMap w;  // [G N, K], boxes of kBoxColumns x kStep
+  const BFloat16* a;
+  const int32_t* index;  // row r is a[index[r]]; nullptr: a[r]
+  const float* bias;     // nullptr: none
+  void* out;
+  bool is_f32;           // out is, else bf16
+  bool activates;        // out has N / 2 columns
+  bool lets_next_begin;  // see core/cuda/launch.cuh
+  RowGroups rows;
+  int n;
+  int k;
+
+  __device__ __forceinline__ int across() const { return n / kItemColumns; }
+  // From the first column of an item's first box to that of its second.
+  __device__ __forceinline__ int to_second() const { return activates ? n / 2 : kBoxColumns; }
+  __device__ __forceinline__ int first_column(int item) const {
+    return item % across() * (activates ? kBoxColumns : kItemColumns);
+  }
+};
+
+struct Shared {
+  uint64_t full[kWarps][kStages];   // weights have arrived
+  int first_tile[kMaxExperts + 1];  // tiles of the groups before; [num_groups]: all
+  int first_row[kMaxExperts];
+  int num_rows[kMaxExperts];
+};
+
+// Fills the table, by the whole block.  Sizes are read from L2, since L1 may have them from before
+// they were written.
+__device__ __forceinline__ void find_tiles(const RowGroups& rows, Shared& shared) {
+  for (int g = static_cast<int>(threadIdx.x); g < rows.num_groups; g += kThreads) {
+    int begin = g * static_cast<int>(rows.max_rows);
+    int count = 0;
+    if (rows.counts != nullptr) {
+      count = max(0, min(__ldcg(rows.counts + g), static_cast<int>(rows.max_rows)));
+    } else {
+      begin = __ldcg(rows.offsets + g);
+      count = __ldcg(rows.offsets + g + 1) - begin;
+    }
+    shared.first_row[g] = begin;
+    shared.num_rows[g] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    const int lane = static_cast<int>(threadIdx.x);
+    int before = 0;
+    for (int first = 0; first < rows.num_groups; first += kWarp) {
+      const int g = first + lane;
+      const int own = g < rows.num_groups ? (shared.num_rows[g] + kThinRows - 1) / kThinRows : 0;
+      int sum = own;
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+      }
+      if (g < rows.num_groups) {
+        shared.first_tile[g] = before + sum - own;
+      }
+      before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
+    }
+    if (lane == 0) {
+      shared.first_tile[rows.num_groups] = before;
+    }
+  }
+  __syncthreads();
+}
+
+// The items of a warp.  In each round every warp has one, next to that of its neighbours.  The last
+// round may have fewer, which are dealt out evenly to the blocks, since all SMs together read
+// faster.
+struct Items {
+  int whole;       // rounds in which every warp has one
+  int last_first;  // the first item of a block in the last round
+  int rounds;      // of this warp
+
+  __device__ __forceinline__ explicit Items(int num) {
+    const int blocks = static_cast<int>(gridDim.x);
+    const int block = static_cast<int>(blockIdx.x);
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    whole = num / (blocks * kWarps);
+    const int left = num - whole * blocks * kWarps;
+    const int each = (left + blocks - 1) / blocks;
+    last_first = whole * blocks * kWarps + block * each;
+    rounds = whole + (warp < each && last_first + warp < num ? 1 : 0);
+  }
+  __device__ __forceinline__ int item(int round) const {
+    const int all = (round * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kWarps;
+    return (round < whole ? all : last_first) + static_cast<int>(threadIdx.x) / kWarp;
+  }
+};
+
+struct Place {
+  int group;
+  int column;  // first, of the first box
+  int row;     // first
+  int rows;
+};
+
+class Worker {
+ public:
+  __device__ __forceinline__ Worker(const Args& args, Shared& shared, const uint8_t* stages)
+      : p_(args),
+        shared_(shared),
+        ring_(ptx::shared_address(stages) + warp_ * kRingBytes),
+        full_(ptx::shared_address(shared.full[warp_])),
+        items_(shared.first_tile[args.rows.num_groups] * args.across()) {}
+
+  // Requests weights of the first item before the kernel ahead has ended.
+  __device__ __forceinline__ void run() {
+    if (items_.rounds > 0) {
+      find(0);
+      for (int stage = 0; stage < kStages; ++stage) {
+        request_weights(stage);
+      }
+    }
+    ptx::await_kernel_before();
+    if (p_.lets_next_begin) {
+      ptx::let_next_begin();
+    }
+    if (items_.rounds == 0) {
+      return;
+    }
+    find_rows();
+    for (int stage = 0; stage < kStages; ++stage) {
+      request_rows(stage);
+      ptx::copy_async_commit();
+    }
+    const int steps = p_.k / kStep;
+    int to_request = steps - kStages;
+    int stage = 0;
+    uint32_t parity = 0;
+    for (int round = 0; round < items_.rounds; ++round) {
+      const Place place = place_;
+      Sums sums = {};
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+        ptx::copy_async_wait<kStages - 1>();
+        __syncwarp();  // the rows that other lanes have copied are there, too
+        ptx::mbarrier_wait_parity(full_ + stage * uint32_t{sizeof(uint64_t)}, parity);
+        multiply(stage, sums);
+        __syncwarp();  // the stage has been read
+        if (to_request == 0 && round + 1 < items_.rounds) {
+          find(round + 1);
+          find_rows();
+          to_request = steps;
+        }
+        if (to_request > 0) {
+          request_weights(stage);
+          request_rows(stage);
+          --to_request;
+        }
+        ptx::copy_async_commit();
+        if (++stage == kStages) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+      store(place, sums);
+    }
+  }
+
+ private:
+  // Of both boxes; two sums of every element, which take turns along k, so that products do not
+  // wait for each other.
+  using Sums = float[2][2][4];
+  static constexpr int kCopies = kEight * kLineBytes / kChunk / kWarp;  // of a lane
+  static constexpr int kLinesAtOnce = kWarp * kChunk / kLineBytes;
+
+  // Finds the item of a round, whose columns and rows are requested next.
+  __device__ __forceinline__ void find(int round) {
+    const int item = items_.item(round);
+    const int tile = item / p_.across();
+    int low = 0;
+    int high = p_.rows.num_groups;  // first_tile[low] <= tile < first_tile[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (shared_.first_tile[middle] <= tile ? low : high) = middle;
+    }
+    const int first = (tile - shared_.first_tile[low]) * kThinRows;
+    place_ = {low, p_.first_column(item), shared_.first_row[low] + first,
+              min(shared_.num_rows[low] - first, kThinRows)};
+    k_ = 0;
+  }
+  __device__ __forceinline__ void find_rows() {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int at = i * kLinesAtOnce + lane_ / kEight;
+      rows_[i] = nullptr;
+      if (at < place_.rows) {
+        const int row = place_.row + at;
+        rows_[i] = p_.a + int64_t{p_.index != nullptr ? p_.index[row] : row} * p_.k +
+                   lane_ % kEight * kVector;
+      }
+    }
+  }
+  __device__ __forceinline__ uint32_t stage_at(int stage) const {
+    return ring_ + static_cast<uint32_t>(stage * kStageBytes);
+  }
+  __device__ __forceinline__ void request_weights(int stage) {
+    if (ptx::elect_one()) {
+      const uint32_t full = full_ + stage * uint32_t{sizeof(uint64_t)};
+      const int column = place_.group * p_.n + place_.column;
+      ptx::mbarrier_arrive_expect_tx(full, 2 * kBoxBytes);
+      ptx::tensor_load(stage_at(stage), &p_.w, k_, column, full);
+      ptx::tensor_load(stage_at(stage) + kBoxBytes, &p_.w, k_, column + p_.to_second(), full);
+    }
+    k_ += kStep;
+  }
+  // Rows that do not exist keep what was there, since nothing uses their sums.
+  __device__ __forceinline__ void request_rows(int stage) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      if (rows_[i] != nullptr) {
+        const int line = i * kLinesAtOnce + lane_ / kEight;
+        const int chunk = (lane_ ^ line) % kEight;
+        ptx::copy_async_16_by_l1(
+            stage_at(stage) +
+                static_cast<uint32_t>(2 * kBoxBytes + line * kLineBytes + chunk * kChunk),
+            rows_[i]);
+        rows_[i] += kStep;
+      }
+    }
+  }
+  __device__ __forceinline__ void multiply(int stage, Sums& sums) const {
+    constexpr uint32_t kHalf = kEight * kLineBytes;  // eight columns or rows
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      // The lane's chunk of every line, which are all swizzled alike.
+      const uint32_t from =
+          stage_at(stage) +
+          static_cast<uint32_t>(quad_ * kLineBytes + ((2 * part_ + part) ^ quad_) * kChunk);
+      uint32_t low[2][4];
+      uint32_t high[2][4];
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        ptx::ld_shared(from + box * kBoxBytes, low[box]);
+        ptx::ld_shared(from + box * kBoxBytes + kHalf, high[box]);
+      }
+      uint32_t row[4];
+      ptx::ld_shared(from + 2 * kBoxBytes, row);
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        const uint32_t first[4] = {low[box][0], high[box][0], low[box][1], high[box][1]};
+        const uint32_t second[4] = {low[box][2], high[box][2], low[box][3], high[box][3]};
+        ptx::mma_bf16(sums[0][box], first, row[0], row[1]);
+        ptx::mma_bf16(sums[1][box], second, row[2], row[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const Place& place, const Sums& sums) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // eight columns of either box
+      const int column = place.column + half * kEight;
+      float bias[2] = {};
+      if (p_.bias != nullptr) {
+        const float* of_lane = p_.bias + int64_t{place.group} * p_.n + column + quad_;
+        bias[0] = of_lane[0];
+        bias[1] = of_lane[p_.to_second()];
+      }
+      uint32_t pairs[2];  // of both boxes: the lane's column in two rows
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        float own[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          own[j] = sums[0][box][2 * half + j] + sums[1][box][2 * half + j] + bias[box];
+          const int row = 2 * part_ + j;
+          if (p_.is_f32 && row < place.rows) {
+            *out_at<float>(place, row, column + box * kBoxColumns + quad_) = own[j];
+          }
+        }
+        pairs[box] = narrow_pair(BFloat16{}, own[0], own[1]);
+      }
+      if (p_.activates) {
+        store_pair(place, column, silu_pair<BFloat16>(pairs[0], pairs[1]));
+      } else if (!p_.is_f32) {
+        store_pair(place, column, pairs[0]);
+        store_pair(place, column + kBoxColumns, pairs[1]);
+      }
+    }
+  }
+  template <typename T>
+  __device__ __forceinline__ T* out_at(const Place& place, int row, int column) const {
+    const int width = p_.activates ? p_.n / 2 : p_.n;
+    return static_cast<T*>(p_.out) + int64_t{place.row + row} * width + column;
+  }
+  // Stores eight columns of all rows; after the transpose a lane has two columns of one row.
+  __device__ __forceinline__ void store_pair(const Place& place, int column, uint32_t pair) const {
+    const uint32_t of_row = ptx::transpose_8x8(pair);
+    if (quad_ < place.rows) {
+      *reinterpret_cast<uint32_t*>(out_at<BFloat16>(place, quad_, column + 2 * part_)) = of_row;
+    }
+  }
+
+  const Args& p_;
+  const Shared& shared_;
+  int warp_ = static_cast<int>(threadIdx.x) / kWarp;
+  int lane_ = static_cast<int>(threadIdx.x) % kWarp;
+  int quad_ = lane_ / 4;
+  int part_ = lane_ % 4;
+  uint32_t ring_;
+  uint32_t full_;
+  Items items_;
+
+  // Of what is requested next.
+  Place place_;
+  int k_;
+  const BFloat16* rows_[kCopies];  // nullptr: no such row
+};
+
+__global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_constant__ Args args) {
+  __shared__ Shared shared;
+  extern __shared__ __align__(1024) uint8_t stages[];
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&args.w);
+    for (int barrier = 0; barrier < kWarps * kStages; ++barrier) {
+      ptx::mbarrier_init(&shared.full[0][0] + barrier, 1);
+    }
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  if (!args.rows.settled) {
+    ptx::await_kernel_before();
+  }
+  find_tiles(args.rows, shared);
+  Worker(args, shared, stages).run();
+}
+
+}  // namespace
+}  // namespace thin
+
+void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& on) {
+  using namespace thin;
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  const GemmArgs common = gemm_args(gemm);
+  const Tensor& w = gemm.w->values;
+  Args args{};
+  args.w = make_tensor_map(w.raw(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_SWIZZLE_128B,
+                           {{common.k, 1, kStep}, {w.dim(0) * w.dim(1), common.k, kBoxColumns}});
+  args.a = gemm.a.values.data<BFloat16>();
+  args.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
+  args.bias = common.bias;
+  args.out = common.out;
+  args.is_f32 = common.out_dtype == DType::kF32;
+  args.activates = activates;
+  args.lets_next_begin = gemm.max_sms == 0;
+  args.rows = common.rows;
+  args.n = common.n;
+  args.k = common.k;
+  const int64_t items = most_tiles(gemm.rows, gemm.out.dim(0), kThinRows) * (args.n / kItemColumns);
+  const auto grid = static_cast<unsigned>(std::min(items, blocks_of(gemm, /*per_sm=*/1, index)));
+  constexpr int kBytes = kWarps * kRingBytes;
+  allow_shared_bytes(index, reinterpret_cast<const void*>(thin_gemm_kernel), kBytes);
+  launch_early("thin_gemm_kernel", thin_gemm_kernel, grid, kThreads, kBytes,
+               as_stream(on.native_handle()), args);
+}
+
+}  // namespace moebius::cuda
