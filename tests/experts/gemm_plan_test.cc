@@ -247,7 +247,7 @@ TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
 
 TEST(GemmPlan, FewRowsInBf16AreThin) {
   GemmDesc desc = plain(DType::kBF16);
-  const int64_t most = kMostThinRows * kGroups;
+  const int64_t most = kThinMeanRows * kGroups - 1;
   for (const int64_t rows : {int64_t{1}, most}) {
     const GemmPlan plan = choose_gemm(desc, gpu_of(9), rows);
     EXPECT_EQ(plan.multiplier, Multiplier::kThin) << rows;

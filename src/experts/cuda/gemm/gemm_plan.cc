@@ -146,7 +146,7 @@ Refusal refusal_of_thin(const GemmDesc& desc) {
 
 bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   return desc.forced ? *desc.forced == Multiplier::kThin
-                     : expected_rows <= kMostThinRows * desc.weights.num_groups;
+                     : expected_rows < kThinMeanRows * desc.weights.num_groups;
 }
 
 bool few_rows_has_kernel(quant::Code code, DType scale) {

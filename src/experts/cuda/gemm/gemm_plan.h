@@ -101,10 +101,10 @@ constexpr int few_rows_tile(int64_t mean) {
 }
 
 // kThin has tiles of so many rows, and takes K of at least kThinDepth elements, which its stages
-// hold.  It is chosen up to a mean of kMostThinRows per group.
+// hold.  It is chosen below a mean of kThinMeanRows per group.
 inline constexpr int kThinRows = 8;
 inline constexpr int kThinDepth = 320;
-inline constexpr int64_t kMostThinRows = 2;
+inline constexpr int64_t kThinMeanRows = 2;
 
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
