@@ -5,8 +5,9 @@
 // row of threads takes a row.
 #include <algorithm>
 
-#include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/ptx.cuh"
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/rows/row_groups.cuh"
@@ -21,6 +22,8 @@ constexpr int kWarp = 32;
 template <typename T, bool kIsPlainSilu>
 __global__ void __launch_bounds__(kThreads)
     activate_vectors_kernel(const __grid_constant__ ActivationArgs a) {
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
   for (int64_t row = span.begin + int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < span.end;
@@ -37,6 +40,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     activate_elements_kernel(const __grid_constant__ ActivationArgs a) {
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int gate_step = a.spec.interleaved ? 2 : 1;
   const int up_offset = a.spec.interleaved ? 1 : a.width;
@@ -83,9 +88,8 @@ void activate(const ActivationSpec& spec,
     const auto vectors = is_plain_silu<T>(spec) ? activate_vectors_kernel<T, sizeof(T) == 2>
                                                 : activate_vectors_kernel<T, false>;
     const auto kernel = is_vector ? vectors : activate_elements_kernel<T>;
-    kernel<<<grid, threads, 0, stream>>>(a);
+    launch_early("activate_kernel", kernel, grid, threads, 0, stream, a);
   });
-  check_launch("activate_kernel");
 }
 
 }  // namespace moebius::cuda

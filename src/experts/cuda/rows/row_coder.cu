@@ -135,6 +135,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     row_scales_kernel(const __grid_constant__ Args a, float* scale) {
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t first = span.begin + int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -142,8 +144,18 @@ __global__ void __launch_bounds__(kThreads)
     const T* x = static_cast<const T*>(a.x) + row * a.k;
     float max = 0.0f;
     if (a.has_vectors) {
-      for (int i = lane * kVector; i < a.k; i += kWarp * kVector) {
-        max = fmaxf(max, absmax(load_raw(x + i)));
+      constexpr int kAhead = 8;  // loads under way, since a row has but one warp
+      constexpr int kStep = kWarp * kVector;
+      for (int i = lane * kVector; i < a.k; i += kAhead * kStep) {
+        Raw8<T> own[kAhead];
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+          own[j] = load_raw(x + min(i + j * kStep, a.k - kVector));
+        }
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+          max = fmaxf(max, absmax(own[j]));
+        }
       }
     } else {
       for (int i = lane; i < a.k; i += kWarp) {
@@ -360,9 +372,9 @@ void RowCoder::encode(const Tensor& x,
       check_launch("scales_kernel");
     }
     if (spec_->global_scale_per_row) {
-      row_scales_kernel<T><<<span_grid(rows, x.dim(0), kWarps, sms), kThreads, 0, stream>>>(
-          a, out.scale.data<float>());
-      check_launch("row_scales_kernel");
+      launch_early("row_scales_kernel", row_scales_kernel<T>,
+                   span_grid(rows, x.dim(0), kWarps, sms), kThreads, 0, stream, a,
+                   out.scale.data<float>());
     }
     if (takes_whole_rows(a)) {
       launch_whole_rows<T>(a, span_grid(rows, x.dim(0), 1, sms), stream);
@@ -370,10 +382,10 @@ void RowCoder::encode(const Tensor& x,
     }
     const bool takes_vectors = a.has_vectors && a.lanes > 0;
     const int units = takes_vectors ? (a.k + a.chunk - 1) / a.chunk : a.num_groups;  // of a row
-    const int64_t rows_per_block = std::max(1, kWarps / units);
+    const int64_t all_units = x.dim(0) * units;
     const auto kernel = takes_vectors ? encode_vectors_kernel<T> : encode_kernel<T>;
-    kernel<<<span_grid(rows, x.dim(0), rows_per_block, sms), kThreads, 0, stream>>>(a);
-    check_launch("encode_kernel");
+    launch_early("encode_kernel", kernel, span_grid(rows, all_units, kWarps, sms), kThreads, 0,
+                 stream, a);
   });
 }
 
