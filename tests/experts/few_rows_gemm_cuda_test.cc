@@ -61,6 +61,10 @@ const Sizes kSizes[] = {
     {{16, 17, 64, 65, 200, 0}, 512, 512},
     {{5, 40}, 601, 32},
     {{30, 20, 64, 12}, 20480, 256},  // more items than SMs
+    // These have tiles of 16 rows, of which some have at most eight.
+    {{0, 1, 7, 8, 9, 0, 16, 17, 0, 0}, 96, 1568},
+    {{1, 0, 9, 2}, 601, 544},
+    {{8, 2, 12, 0}, 20480, 256},
 };
 
 class FewRowsGemmTest : public HopperTest {
@@ -200,34 +204,37 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp8}) {
     const Scheme scheme = {"mx", format, Scales::kGroup, 32, 1, DType::kE8M0};
-    WeightOperand w = weight(scheme, 1, 96, 256);
-    Tensor scale = here(w.quant.scale);
-    auto* codes = reinterpret_cast<uint8_t*>(scale.raw());
-    for (int64_t i = 0; i < scale.numel(); ++i) {
-      const int64_t n = i / 8;
-      codes[i] = static_cast<uint8_t>(n == 5 && i % 8 == 3 ? 255
-                                      : n % 3 == 0         ? 140 + n
-                                                           : 60 + n / 3);
-    }
-    w.quant.scale = there(scale);
-    w.quant.bias = {};
-    ExpertGemm gemm = gemm_of(w, {9}, false);
-    general_gemm(gemm, stream_);
-    const Tensor expected = here(gemm.out);
-    few_rows_gemm(gemm, plan_of(gemm), stream_);
-    const Tensor actual = here(gemm.out);
-    for (int64_t n = 0; n < 96; ++n) {
-      float largest = 0.0f;
-      for (int64_t r = 0; r < 9; ++r) {
-        largest = std::max(largest, std::abs(expected.data<float>()[r * 96 + n]));
+    for (const std::vector<int>& rows : {std::vector{6}, {9, 0}, {9}}) {
+      const auto groups = static_cast<int64_t>(rows.size());
+      WeightOperand w = weight(scheme, groups, 96, 256);
+      Tensor scale = here(w.quant.scale);
+      auto* codes = reinterpret_cast<uint8_t*>(scale.raw());
+      for (int64_t i = 0; i < scale.numel(); ++i) {
+        const int64_t n = i / 8 % 96;
+        codes[i] = static_cast<uint8_t>(n == 5 && i % 8 == 3 ? 255
+                                        : n % 3 == 0         ? 140 + n
+                                                             : 60 + n / 3);
       }
-      for (int64_t r = 0; r < 9; ++r) {
-        const float want = expected.data<float>()[r * 96 + n];
-        const float have = actual.data<float>()[r * 96 + n];
-        EXPECT_EQ(std::isnan(want), n == 5);
-        EXPECT_TRUE(n == 5 ? std::isnan(have) : std::abs(want - have) <= 1e-5f * largest)
-            << name(format) << " row " << r << " column " << n << ": " << have << ", expected "
-            << want;
+      w.quant.scale = there(scale);
+      w.quant.bias = {};
+      ExpertGemm gemm = gemm_of(w, rows, false);
+      general_gemm(gemm, stream_);
+      const Tensor expected = here(gemm.out);
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      const Tensor actual = here(gemm.out);
+      for (int64_t n = 0; n < 96; ++n) {
+        float largest = 0.0f;
+        for (int64_t r = 0; r < rows[0]; ++r) {
+          largest = std::max(largest, std::abs(expected.data<float>()[r * 96 + n]));
+        }
+        for (int64_t r = 0; r < rows[0]; ++r) {
+          const float want = expected.data<float>()[r * 96 + n];
+          const float have = actual.data<float>()[r * 96 + n];
+          EXPECT_EQ(std::isnan(want), n == 5);
+          EXPECT_TRUE(n == 5 ? std::isnan(have) : std::abs(want - have) <= 1e-5f * largest)
+              << name(format) << " rows " << rows[0] << " of " << groups << " groups, row " << r
+              << " column " << n << ": " << have << ", expected " << want;
+        }
       }
     }
   }

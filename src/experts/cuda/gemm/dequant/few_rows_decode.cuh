@@ -59,7 +59,7 @@ inline constexpr uint32_t kExponents = 0x00800080u;  // 1 in both exponents of a
 // folded; elements are multiplied by them and by 2^kFoldedExponent, one after the other.
 inline constexpr uint32_t kLargestE8m0 = 2 * kBias - kFoldedExponent;
 __device__ __forceinline__ uint32_t folded_e8m0(uint32_t code) {
-  return (code + kFoldedExponent) * kExponents;
+  return code * kExponents + kFoldedExponent * kExponents;
 }
 __device__ __forceinline__ uint32_t unfolded_e8m0(uint32_t code) {
   return both_halves(e8m0_to_float(static_cast<uint8_t>(code)));

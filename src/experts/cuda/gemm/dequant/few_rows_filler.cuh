@@ -66,8 +66,8 @@ class Filler {
     const Place place = items_.find(item_);
     column_ = place.group * p_.n + place.column;
     row_ = static_cast<int>(place.row);
-    x_ = &p_.x[row_boxes(place.rows) - 1];
-    const int row_bytes = row_boxes(place.rows) * (kRowBox * S::kSlabs / 2 * kTileRowBytes);
+    x_ = &p_.x[S::row_boxes(place.rows) - 1];
+    const int row_bytes = S::row_boxes(place.rows) * (S::kRowBox * S::kSlabs / 2 * kTileRowBytes);
     stage_bytes_ = static_cast<uint32_t>(kCodeBytes + (row_bytes << p_.team_shift));
   }
   __device__ __forceinline__ uint32_t stage() const {

@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A grouped GEMM for few rows per group, which runs at the speed at which codes are read.  On
-// Hopper's tensor cores the weights, decoded in registers, are the operand of 64 rows, and the rows
-// of activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
+// A grouped GEMM for few rows per group, which runs at the speed at which codes are read.  On the
+// tensor cores the weights, decoded in registers, are the operand of 64 or 16 rows, and the rows of
+// activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
 // order; scales of e2m1 go into the elements, which hold them exactly.
 //
-// Grid: one persistent block per SM.  An item is a tile of up to 64 rows of a group times a block
-// of columns.
-// Block: four warpgroups multiply, and lie side by side along the columns.  If that gives too few
+// Grid: one persistent block per SM, or two where items are short.  An item is a tile of up to 64
+// rows of a group times a block of columns.
+// Block: sixteen warps multiply, and lie side by side along the columns.  If that gives too few
 // items, they form two or four teams, which take turns along k and whose sums are added up in
-// order.  One more warp requests stages.
+// order.  One more warp requests stages.  In tiles of more than 16 rows four warps multiply
+// together (wgmma); in smaller ones each does so for itself (mma), which needs no waits for
+// products.  The sums of both differ by their order along k alone.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from
@@ -22,6 +24,7 @@
 #include <memory>
 
 #include "core/allocate.h"
+#include "core/ceil_div.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
@@ -36,8 +39,8 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
-template <Code kCode, typename Scale, int kRows>
-__global__ void __launch_bounds__(kThreads, 1)
+template <Code kCode, typename Scale, int kRows, int kBlocks = 1>
+__global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     few_rows_gemm_kernel(const __grid_constant__ Args p) {
   __shared__ TileStarts starts;
   __shared__ Barriers barriers;
@@ -52,10 +55,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::fence_proxy_async_shared();
   }
   // The kernel ahead orders rows.  It began after the sizes of groups were complete.
-  find_tiles<kThreads>(p.rows, kRows, starts);
+  constexpr bool kGivesRegisters = kRows > kMmaRows;
+  find_tiles<threads_of(kRows)>(p.rows, kRows, starts);
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp >= kWarps) {
-    ptx::fewer_registers<kFillerRegisters>();
+    if constexpr (kGivesRegisters) {
+      ptx::fewer_registers<kFillerRegisters>();
+    }
     if (warp == kWarps && ptx::elect_one()) {
       Filler<kCode, kRows> filler(p, starts, stages, barriers);
       filler.request_first_codes();
@@ -63,7 +69,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       filler.run();
     }
   } else {
-    ptx::more_registers<kWorkerRegisters>();
+    if constexpr (kGivesRegisters) {
+      ptx::more_registers<kWorkerRegisters>();
+    }
     ptx::await_kernel_before();
     auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes);
     Worker<kCode, Scale, kRows>(p, starts, stages, barriers, sums).run();
@@ -73,7 +81,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 using Kernel = void (*)(Args);
 
 template <Code kCode, typename Scale>
-Kernel kernel_of_rows(int rows) {
+Kernel kernel_of_rows(int rows, int blocks) {
+  if constexpr (has_two_blocks(kCode, kMmaRows)) {
+    if (blocks == 2) {
+      return few_rows_gemm_kernel<kCode, Scale, kMmaRows, 2>;
+    }
+  }
   return rows == 16   ? few_rows_gemm_kernel<kCode, Scale, 16>
          : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
          : rows == 48 ? few_rows_gemm_kernel<kCode, Scale, 48>
@@ -96,21 +109,21 @@ OrderKernel find_order_kernel(Code code) {
 }
 
 // Returns nullptr where there is no kernel.
-Kernel find_kernel(Code code, DType scale, int rows) {
+Kernel find_kernel(Code code, DType scale, int rows, int blocks) {
   switch (code) {
     case Code::kU4:
-      return scale == DType::kF32    ? kernel_of_rows<Code::kU4, float>(rows)
-             : scale == DType::kBF16 ? kernel_of_rows<Code::kU4, BFloat16>(rows)
-                                     : kernel_of_rows<Code::kU4, Float16>(rows);
+      return scale == DType::kF32    ? kernel_of_rows<Code::kU4, float>(rows, blocks)
+             : scale == DType::kBF16 ? kernel_of_rows<Code::kU4, BFloat16>(rows, blocks)
+                                     : kernel_of_rows<Code::kU4, Float16>(rows, blocks);
     case Code::kI8:
-      return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows) : nullptr;
+      return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows, blocks) : nullptr;
     case Code::kE4M3:
-      return scale == DType::kF32    ? kernel_of_rows<Code::kE4M3, float>(rows)
-             : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows)
+      return scale == DType::kF32    ? kernel_of_rows<Code::kE4M3, float>(rows, blocks)
+             : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows, blocks)
                                      : nullptr;
     case Code::kE2M1:
-      return scale == DType::kE8M0 ? kernel_of_rows<Code::kE2M1, uint8_t>(rows)
-                                   : kernel_of_rows<Code::kE2M1, uint16_t>(rows);
+      return scale == DType::kE8M0 ? kernel_of_rows<Code::kE2M1, uint8_t>(rows, blocks)
+                                   : kernel_of_rows<Code::kE2M1, uint16_t>(rows, blocks);
     default:
       return nullptr;
   }
@@ -119,10 +132,16 @@ Kernel find_kernel(Code code, DType scale, int rows) {
 static_assert(few_rows_tile(1 << 20) == kMostRows);
 
 constexpr int kMostShift = std::countr_zero(static_cast<unsigned>(kGroups));  // of teams
-constexpr int kSharedBytes = 222 << 10;                                       // of stages and sums
+// How blocks lie on the SMs.
+struct Layout {
+  int blocks = 1;  // per SM
+  size_t shared_bytes = 0;
+};
 
-// Lays out teams and stages.  Returns the bytes of shared memory.
-size_t lay_out(Args& p, int rows, int team_shift) {
+// Lays out teams and stages, for so many blocks per SM.
+Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
+  constexpr int kSharedBytes = 222 << 10;   // of stages and sums
+  constexpr int kHalfTheBytes = 108 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
   const int team_bytes = kColumns * rows * int{sizeof(float)};
@@ -131,9 +150,44 @@ size_t lay_out(Args& p, int rows, int team_shift) {
   p.across = (p.n + (kColumns >> team_shift) - 1) / (kColumns >> team_shift);
   p.steps = (p.k + k - 1) / k;
   p.others_k = k - slabs * kSlab;
+  p.team_k = static_cast<uint32_t>(k);
+  p.chunk_steps = p.steps;  // if one chunk has all
+  if (p.w.scale_cols > 1) {
+    const int chunk = kChunkBytes / (bits(p.w.scale_dtype) / 8) << p.scale_shift;  // in k
+    p.chunk_steps = std::max(1, chunk / k);
+    p.chunk_k = p.chunk_steps * k;
+  }
   p.stage_bytes = kCodeBytes + rows * k * int{sizeof(BFloat16)};
-  p.num_stages = std::min(kMostStages, (kSharedBytes - sum_bytes) / p.stage_bytes);
-  return static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes);
+  const int bytes = blocks == 1 ? kSharedBytes : kHalfTheBytes;
+  p.num_stages = std::min(kMostStages, (bytes - sum_bytes) / p.stage_bytes);
+  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes)};
+}
+
+// Lays out as many teams as have the fewest steps in the longest chain of items of an SM.  More
+// teams must save a third of them.  Why: DeepSeek-V3's GEMM2 of one token, which has 1.7 items of
+// 256 columns for an SM and 6.8 of 64, took 32 us without teams and 39 us with four.
+// Where items are short but more than SMs, two blocks per SM hide where one item ends and the next
+// begins.
+Layout choose_layout(const ExpertGemm& gemm, int tile_rows, Args& p) {
+  constexpr int kShortSteps = 16;
+  const int64_t groups = gemm.rows.num_groups;
+  const int64_t rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
+  const int64_t tiles = std::min(rows, groups) * ceil_div(ceil_div(rows, groups), tile_rows);
+  const int64_t sms = num_sms(gemm.out.device().index);
+  lay_out(p, tile_rows, 1, 0);
+  const bool has_short_items = p.steps <= kShortSteps && tiles * p.across > sms;
+  const int blocks = has_two_blocks(p.w.code, tile_rows) && has_short_items ? 2 : 1;
+  int best = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int shift = 0; shift <= kMostShift; ++shift) {
+    lay_out(p, tile_rows, blocks, shift);
+    const int64_t steps = ceil_div(tiles * p.across, blocks * sms) * p.steps;
+    if (p.num_stages >= kFewestStages && steps <= least / 3 * 2) {
+      best = shift;
+      least = steps;
+    }
+  }
+  return lay_out(p, tile_rows, blocks, best);
 }
 
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
@@ -152,10 +206,11 @@ std::shared_ptr<void> order_rows(const ExpertGemm& gemm, int tile_rows, Args& p,
                as_stream(on.native_handle()), order);
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
-  for (int i = 0; i < tile_rows / kRowBox; ++i) {
+  const int box = row_box(tile_rows);
+  for (int i = 0; i < tile_rows / box; ++i) {
     p.x[i] = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
                              {{kTileRowBytes, 1, kTileRowBytes},
-                              {num_rows, row_bytes, (i + 1) * kRowBox},
+                              {num_rows, row_bytes, (i + 1) * box},
                               {tiles, kTileRowBytes, tiles_of_stage},
                               {1, row_bytes, 1},
                               {1, row_bytes, 1}});
@@ -175,6 +230,9 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   p.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;
+  const int scale_bits = bits(p.w.scale_dtype);
+  p.has_scale_words = p.w.scale_cols * scale_bits % 32 == 0 &&
+                      reinterpret_cast<uintptr_t>(p.w.scale) % sizeof(uint32_t) == 0;
   if (p.w.scale_cols > 1) {
     const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
     p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
@@ -185,31 +243,20 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
-  const int64_t blocks = blocks_of(gemm, 1, index);
+  const Layout layout = choose_layout(gemm, plan.tile_rows, p);
+  const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
-  const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
-  const int64_t expected_tiles =
-      std::min(tiles, expected_rows / plan.tile_rows + gemm.rows.num_groups);
-  size_t bytes = lay_out(p, plan.tile_rows, 0);
-  for (int shift = 1; shift <= kMostShift && expected_tiles * p.across < num_sms(index); ++shift) {
-    Args split = p;
-    const size_t split_bytes = lay_out(split, plan.tile_rows, shift);
-    if (split.num_stages < kFewestStages) {
-      break;
-    }
-    p = split;
-    bytes = split_bytes;
-  }
   p.codes = make_tensor_map(
       codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
       {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kColumns >> p.team_shift}});
   const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
-  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows);
+  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows, layout.blocks);
   assert(kernel != nullptr);
-  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), static_cast<int64_t>(bytes));
-  launch_early("few_rows_gemm_kernel", kernel, grid, kThreads, bytes, as_stream(on.native_handle()),
-               p);
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel),
+                     static_cast<int64_t>(layout.shared_bytes));
+  launch_early("few_rows_gemm_kernel", kernel, grid, threads_of(plan.tile_rows),
+               layout.shared_bytes, as_stream(on.native_handle()), p);
 }
 
 }  // namespace moebius::cuda

@@ -22,9 +22,19 @@ inline constexpr int kWarp = 32;
 inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
 inline constexpr int kGroups = 4;      // warpgroups that multiply
 inline constexpr int kWarps = kGroups * kGroupWarps;
-// One warp of one more warpgroup requests stages.  640 threads begin with 96 registers each; what
-// that warpgroup gives up, the others take.
-inline constexpr int kThreads = (kGroups + 1) * kGroupWarps * kWarp;
+inline constexpr int kMmaRows = 16;  // the most rows of a tile that warps multiply by themselves
+
+// The threads of a block for tiles of so many rows.  One warp more than those that multiply
+// requests stages.  Warpgroups want registers: 640 threads begin with 96 each, and what a fifth
+// warpgroup gives up, the others take.
+constexpr int threads_of(int tile_rows) {
+  return (tile_rows <= kMmaRows ? kWarps + 1 : kWarps + kGroupWarps) * kWarp;
+}
+// Whether there is a kernel of few enough registers for two blocks on an SM.  The other codes would
+// keep some registers in memory.
+constexpr bool has_two_blocks(Code code, int tile_rows) {
+  return code == Code::kE2M1 && tile_rows <= kMmaRows;
+}
 inline constexpr int kFillerRegisters = 32;
 inline constexpr int kWorkerRegisters = 112;
 
@@ -33,15 +43,15 @@ inline constexpr int kGroupColumns = kOwn * kGroupWarps;
 inline constexpr int kColumns = kGroupColumns * kGroups;  // of a block that is one team
 inline constexpr int kMostRows = 64;                      // of a tile
 inline constexpr int kSlab = 32;                          // elements of k, for two products
+inline constexpr int kChunkBytes = 16;  // of scales of a column, see few_rows_scales.cuh
 inline constexpr int kMostStages = 11;
 inline constexpr int kFewestStages = 4;
 
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
-// in one box, of as many times 16 rows as an item has.
+// in one box, of as many times 8 or 16 rows as an item has.
 inline constexpr int kTileRowBytes = 128;
-inline constexpr int kRowBox = 16;
-__device__ __forceinline__ int row_boxes(int rows) {
-  return (rows + kRowBox - 1) / kRowBox;
+constexpr int row_box(int tile_rows) {
+  return tile_rows <= kMmaRows ? 8 : 16;
 }
 
 // Codes of a stage: 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
@@ -55,6 +65,10 @@ struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
+  static constexpr int kRowBox = row_box(kRows);
+  __device__ __forceinline__ static int row_boxes(int rows) {
+    return (rows + kRowBox - 1) / kRowBox;
+  }
   // Each lane of a quad decodes eight codes of a slab.  By chunks, lane l has the 32 neighbours of
   // the step that begin at 32 l, eight per slab.  They share a scale, which the lane fetches alone.
   // Otherwise a slab is 32 neighbours, and lane l has words l of its chunks of 16 bytes.
@@ -62,18 +76,23 @@ struct Step {
 };
 
 struct Args : GemmArgs {
-  CUtensorMap codes;                   // [G N, bytes of K], boxes of a team's columns x kStepBytes
-  CUtensorMap x[kMostRows / kRowBox];  // ordered rows [M, K], with boxes of 16, 32, ... rows
-  const int32_t* index;                // of rows, see RowOperand; nullptr: none
-  int across;                          // blocks of columns
-  int steps;                           // of each team
-  int team_shift;                      // 1 << team_shift teams
+  CUtensorMap codes;              // [G N, bytes of K], boxes of a team's columns x kStepBytes
+  CUtensorMap x[kMostRows / 16];  // ordered rows [M, K], with one, two, ... boxes of rows
+  const int32_t* index;           // of rows, see RowOperand; nullptr: none
+  int across;                     // blocks of columns
+  int steps;                      // of each team
+  int team_shift;                 // 1 << team_shift teams
   int num_stages;
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale
   uint32_t ends;    // bit s: sums are scaled before slab s of a step, because scales change there
   int scaled_k;     // elements of k that are scaled together
   int others_k;     // elements of k between two steps of a team
+  uint32_t team_k;  // the same from the beginning of one step to that of the next
+  // Scales are loaded by chunks (few_rows_scales.cuh).
+  int chunk_steps;       // steps of a team that share a chunk
+  int chunk_k;           // elements of k from the first of these steps to the first of the next
+  bool has_scale_words;  // scales of a column are whole words of 32 bits
 };
 
 struct Barriers {

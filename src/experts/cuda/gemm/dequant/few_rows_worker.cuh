@@ -5,39 +5,15 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/cuda/mma.cuh"
 #include "core/cuda/wgmma.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda::few_rows {
-
-// A scale as it lies in memory, and its value; uint8_t is e8m0.  Why in 32 bits: registers of fewer
-// bits cost moves, which wait for what is loaded.
-template <typename Scale>
-__device__ __forceinline__ uint32_t load_scale(const Scale* from) {
-  if constexpr (sizeof(Scale) == 4) {
-    return __float_as_uint(*from);
-  } else if constexpr (sizeof(Scale) == 2) {
-    return *reinterpret_cast<const uint16_t*>(from);
-  } else {
-    return *from;
-  }
-}
-template <typename Scale>
-__device__ __forceinline__ float scale_value(uint32_t bits) {
-  if constexpr (sizeof(Scale) == 4) {
-    return __uint_as_float(bits);
-  } else if constexpr (sizeof(Scale) == 2) {
-    const auto half = static_cast<uint16_t>(bits);
-    return load1(reinterpret_cast<const Scale*>(&half));
-  } else {
-    return e8m0_to_float(static_cast<uint8_t>(bits));
-  }
-}
 
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  kRows: the most rows of a tile.
 template <Code kCode, typename Scale, int kRows>
@@ -51,16 +27,16 @@ class Worker {
         stages_(ptx::opaque(ptx::shared_address(stages))),
         full_(ptx::opaque(ptx::shared_address(barriers.full))),
         empty_(ptx::opaque(ptx::shared_address(barriers.empty))),
-        team_sums_(sums) {
-    by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
-    const int side_by_side = kGroups >> p_.team_shift;
-    team_ = group_ / side_by_side;
-    beside_ = group_ % side_by_side;
+        team_sums_(sums),
+        scales_(args, team_, part_) {
     warp_column_ = beside_ * kGroupColumns + warp_ % kGroupWarps * kOwn;
     // The lane's words are 16 bytes of column quad_, or what ldmatrix makes of those of lane % 8.
     const int own = warp_ % kGroupWarps * kOwn + (S::kByChunks ? quad_ : lane_ % 8);
     const int chunk = (S::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
     codes_ = stages_ + static_cast<uint32_t>(group_ * kBoxBytes + own * kStepBytes + chunk * 16);
+    const int row = lane_ % 8;
+    rows_ =
+        stages_ + static_cast<uint32_t>(kCodeBytes + row * kTileRowBytes + (lane_ / 8 ^ row) * 16);
   }
 
   __device__ void run() {
@@ -75,7 +51,14 @@ class Worker {
       Sums sums = {};
       const Place place = place_;
       item += static_cast<int>(gridDim.x);
-      multiply(item < num_items, sums);
+      const bool goes_on = item < num_items;
+      if constexpr (!kByWarps) {
+        multiply(goes_on, sums);
+      } else if (place.rows <= 8) {
+        multiply_by_warps<1>(goes_on, sums);
+      } else {
+        multiply_by_warps<2>(goes_on, sums);
+      }
       if (item < num_items) {
         start(item);  // its scales come while the sums are stored
       }
@@ -86,16 +69,11 @@ class Worker {
  private:
   using S = Step<kCode, kRows>;
   using Sums = float[kRows / 2];
-  static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
-  static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
-  static constexpr bool kFolds = kIsE8m0 || kIsPair;  // scales go into the elements
-  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
-  // Of a column and step; a lane has one slab of four by chunks, else all slabs.
-  static constexpr int kFactors = !kFolds ? 1 : !S::kByChunks ? S::kSlabs : kIsPair ? 2 : 1;
-  static constexpr int kFetches = S::kByChunks ? 1 : kFactors;
+  static constexpr bool kByWarps = kRows <= kMmaRows;
+  using ScalesOf = Scales<kCode, Scale>;
+  static constexpr bool kFolds = ScalesOf::kFolds;
   // Slabs whose products are waited for together.
   static constexpr int kUnit = kFolds || kRows <= 48 ? S::kSlabs / 2 : 1;
-  static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
   // While a slab is multiplied the next one is decoded, into the other half of the registers.
   static_assert(S::kSlabs / kUnit % 2 == 0);
 
@@ -103,83 +81,9 @@ class Worker {
     return place.column + warp_column_ + quad_ + 8 * i;
   }
 
-  // The functions that follow bring scales: those of both columns of a lane.
-
   __device__ __forceinline__ void start(int item) {
     place_ = items_.find(item);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = min(column_of(place_, i), p_.n - 1);
-      first_scale_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, place_.group, n)));
-    }
-    scale_k_ = zero_k_ = team_ * S::kK + (S::kByChunks ? part_ * kSlab : 0);
-    fetch_scales();
-    if (kHasZeros && has_zeros_ != 0) {
-      fetch_zeros();
-    }
-  }
-  __device__ __forceinline__ void fetch_scales() {
-    const auto* from = static_cast<const Scale*>(p_.w.scale);
-#pragma unroll
-    for (int fetch = 0; fetch < kFetches; ++fetch) {
-      const int k = scale_k_ + fetch * kSlab;
-      const auto at = static_cast<uint32_t>(min(k >> p_.scale_shift, p_.w.scale_cols - 1));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t index = first_scale_[i] + at;
-        next_scale_[i][fetch] = load_scale(from + (kIsPair ? index / 2 : index));
-      }
-    }
-  }
-  __device__ __forceinline__ void fetch_zeros() {
-    const auto at = static_cast<uint32_t>(min(zero_k_ >> p_.scale_shift, p_.w.scale_cols - 1));
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      next_zero_[i] = p_.w.zero_point[first_scale_[i] + at];
-    }
-  }
-  // Returns by how much k grows to the next scales, where those before `slab` of a step end.
-  __device__ __forceinline__ int to_next(int slab) const {
-    return p_.scaled_k + (ends_ >> slab == 1 ? p_.others_k : 0);
-  }
-  __device__ __forceinline__ static uint32_t zeros(float zero_point) {
-    return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
-  }
-  // These make what has been fetched that of what is decoded next, or of the sums that begin.
-  __device__ __forceinline__ void take_zeros() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      by_[i][0] = zeros(static_cast<float>(next_zero_[i]) - p_.w.zero_point_offset);
-    }
-  }
-  __device__ __forceinline__ void take_factors() {
-    if constexpr (!kFolds) {
-      scale_[0] = scale_value<Scale>(next_scale_[0][0]);
-      scale_[1] = scale_value<Scale>(next_scale_[1][0]);
-    }
-  }
-  // Returns whether the scales are large.
-  __device__ __forceinline__ bool take_folded() {
-    bool is_large = false;
-    if constexpr (kMayBeLarge) {
-      is_large = __any_sync(kAll, max(next_scale_[0][0], next_scale_[1][0]) > kLargestE8m0);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (kMayBeLarge) {
-        by_[i][0] = is_large ? unfolded_e8m0(next_scale_[i][0]) : folded_e8m0(next_scale_[i][0]);
-      } else if constexpr (kIsPair) {
-        const uint32_t both = folded_e4m3(next_scale_[i][0]);
-        by_[i][0] = __byte_perm(both, 0, 0x1010);
-        by_[i][1] = __byte_perm(both, 0, 0x3232);
-      } else {
-#pragma unroll
-        for (int fetch = 0; fetch < kFetches; ++fetch) {
-          by_[i][fetch] = both_halves(scale_value<Scale>(next_scale_[i][fetch]) / kColumnFactor);
-        }
-      }
-    }
-    return is_large;
+    scales_.start(place_.group, column_of(place_, 0));
   }
 
   // The functions that follow multiply.
@@ -205,8 +109,11 @@ class Worker {
     uint32_t pairs[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      decode_pairs<kCode, kFolds, kIsSpecial>(words[i] + slab * S::kWords,
-                                              by_[i][slab * kFactors / S::kSlabs], pairs[i]);
+      uint32_t by = scales_.by(i, slab);
+      if constexpr (kIsSpecial && ScalesOf::kMayBeLarge) {
+        by = unfolded_e8m0(by);
+      }
+      decode_pairs<kCode, kFolds, kIsSpecial>(words[i] + slab * S::kWords, by, pairs[i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -218,16 +125,17 @@ class Worker {
   }
 
   // Adds sums * scales to totals.
+  template <int kSize>
   __device__ __forceinline__ static void add_scaled(const float (&scale)[2],
-                                                    const Sums& sums,
-                                                    Sums& totals) {
+                                                    const float (&sums)[kSize],
+                                                    float (&totals)[kSize]) {
 #pragma unroll
-    for (int j = 0; j < kRows / 2; ++j) {
+    for (int j = 0; j < kSize; ++j) {
       totals[j] = __fmaf_rn(sums[j], scale[j / 2 % 2], totals[j]);
     }
   }
 
-  // Says that the stage behind has been read.
+  // Says that the stage behind has been read, by all lanes.
   __device__ __forceinline__ void release() {
     if (lane_ == 0) {
       ptx::mbarrier_arrive(held_);  // pairs with Filler::run
@@ -246,86 +154,81 @@ class Worker {
     Sums sums = {};
     Sums totals = {};
     bool accumulates = false;
-    const uint32_t tile = row_boxes(place_.rows) * uint32_t{kRowBox * kTileRowBytes / 16};
+    const uint32_t tile = S::row_boxes(place_.rows) * uint32_t{S::kRowBox * kTileRowBytes / 16};
     uint32_t elements[2][kUnit][2][4];
-    scale_[0] = scale_[1] = 0.0f;  // of the sums so far
-    if (!kFolds && p_.ends == 0) {
-      take_factors();
-      if (kHasZeros && has_zeros_ != 0) {
-        take_zeros();
-      }
-    }
+    scales_.begin();
+    int step = 0;
 #pragma unroll 1
-    for (int step = 0; step < p_.steps; ++step) {
-      const uint32_t rows =
-          ptx::wgmma_descriptor_low(stages_ + kCodeBytes +
-                                    static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
-          team_ * (S::kSlabs / 2) * tile;
-      bool is_special = kCode == Code::kI8 && !subtracts_;
-      if constexpr (kFolds) {
-        // Why a second condition, which never holds: without a branch at each slab, ptxas moves
-        // code across the fence and then runs nvfp4's products one after the other (C7513).
-        is_special = take_folded() || p_.steps < 0;
-        scale_k_ += S::kK << p_.team_shift;
-        fetch_scales();
-      }
+    while (step < p_.steps) {
+      scales_.next_chunk();
+      const int chunk_end = min(step + p_.chunk_steps, p_.steps);
+#pragma unroll 1
+      for (; step < chunk_end; ++step) {
+        const uint32_t rows =
+            ptx::wgmma_descriptor_low(stages_ + kCodeBytes +
+                                      static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
+            team_ * (S::kSlabs / 2) * tile;
+        bool is_special = kCode == Code::kI8 && !scales_.subtracts();
+        if constexpr (kFolds) {
+          scales_.take_folded();
+          // Why a second condition, which never holds: without a branch at each slab, ptxas moves
+          // code across the fence and then runs nvfp4's products one after the other (C7513).
+          is_special = scales_.is_large() || p_.steps < 0;
+        }
 #pragma unroll
-      for (int first = 0; first < S::kSlabs; first += kUnit) {
-        auto& own = elements[first / kUnit % 2];
-        // The branch is here and not around wgmma, which all warps of a warpgroup take together.
-        if (is_special) {
+        for (int first = 0; first < S::kSlabs; first += kUnit) {
+          auto& own = elements[first / kUnit % 2];
+          // The branch is here and not around wgmma, which all warps of a warpgroup take together.
+          if (is_special) {
 #pragma unroll
-          for (int i = 0; i < kUnit; ++i) {
-            decode<true>(words_, first + i, own[i]);
+            for (int i = 0; i < kUnit; ++i) {
+              decode<true>(words_, first + i, own[i]);
+            }
+          } else {
+#pragma unroll
+            for (int i = 0; i < kUnit; ++i) {
+              const int slab = first + i;
+              if (ScalesOf::kHasZeros && scales_.ends_before(slab)) {
+                scales_.take_zeros(slab);
+              }
+              decode<false>(words_, slab, own[i]);
+            }
           }
-        } else {
 #pragma unroll
           for (int i = 0; i < kUnit; ++i) {
             const int slab = first + i;
-            if (kHasZeros && (zero_ends_ & 1 << slab) != 0) {
-              take_zeros();
-              zero_k_ += to_next(slab);
-              fetch_zeros();
+            if (!kFolds && scales_.ends_before(slab)) {
+              if (i > 0) {
+                ptx::wgmma_commit();
+              }
+              ptx::wgmma_wait<0>();
+              ptx::wgmma_pin(sums);
+              add_scaled(scales_.factors(), sums, totals);
+              accumulates = false;
+              scales_.take_factors(slab);
             }
-            decode<false>(words_, slab, own[i]);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) {
-          const int slab = first + i;
-          if (!kFolds && (ends_ & 1 << slab) != 0) {
-            if (i > 0) {
-              ptx::wgmma_commit();
+            if (i == 0 || !kFolds) {
+              ptx::wgmma_pin(sums);
+              ptx::wgmma_fence();
             }
-            ptx::wgmma_wait<0>();
-            ptx::wgmma_pin(sums);
-            add_scaled(scale_, sums, totals);
-            accumulates = false;
-            take_factors();
-            scale_k_ += to_next(slab);
-            fetch_scales();
+            const uint32_t low =
+                rows + static_cast<uint32_t>(slab / 2) * tile + static_cast<uint32_t>(slab % 2 * 4);
+            ptx::Wgmma<kRows>::bf16(sums, own[i][0], ptx::wgmma_descriptor(low), accumulates);
+            ptx::Wgmma<kRows>::bf16(sums, own[i][1], ptx::wgmma_descriptor(low + 2), true);
+            accumulates = true;
           }
-          if (i == 0 || !kFolds) {
-            ptx::wgmma_pin(sums);
-            ptx::wgmma_fence();
+          ptx::wgmma_commit();
+          if (first + kUnit == S::kSlabs) {
+            held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
+            ring_.advance(1, p_.num_stages);
+            if (goes_on || step + 1 < p_.steps) {
+              load_next();  // while products are under way
+            }
           }
-          const uint32_t low =
-              rows + static_cast<uint32_t>(slab / 2) * tile + static_cast<uint32_t>(slab % 2 * 4);
-          ptx::Wgmma<kRows>::bf16(sums, own[i][0], ptx::wgmma_descriptor(low), accumulates);
-          ptx::Wgmma<kRows>::bf16(sums, own[i][1], ptx::wgmma_descriptor(low + 2), true);
-          accumulates = true;
-        }
-        ptx::wgmma_commit();
-        if (first + kUnit == S::kSlabs) {
-          held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
-          ring_.advance(1, p_.num_stages);
-          if (goes_on || step + 1 < p_.steps) {
-            load_next();  // while products are under way
+          ptx::wgmma_wait<1>();
+          if (first == 0 && step > 0) {
+            release();  // the products of the step before are complete
           }
-        }
-        ptx::wgmma_wait<1>();
-        if (first == 0 && step > 0) {
-          release();  // the products of the step before are complete
         }
       }
     }
@@ -333,11 +236,105 @@ class Worker {
     ptx::wgmma_pin(sums);
     release();
     if constexpr (!kFolds) {
-      add_scaled(scale_, sums, totals);
+      add_scaled(scales_.factors(), sums, totals);
     }
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
       result[j] = kFolds ? sums[j] : totals[j];
+    }
+  }
+
+  // The same by each warp for itself, for an item of up to 8 * kEights rows.
+  template <int kEights>
+  __device__ __forceinline__ void multiply_by_warps(bool goes_on, Sums& result) {
+    float sums[kEights][4] = {};
+    float totals[kEights][4] = {};
+    scales_.begin();
+    int step = 0;
+#pragma unroll 1
+    while (step < p_.steps) {
+      scales_.next_chunk();
+      const int end = min(step + p_.chunk_steps, p_.steps);
+      const bool has_next = goes_on || end < p_.steps;
+      if (kCode == Code::kI8 ? !scales_.subtracts() : scales_.is_large()) {
+        multiply_steps<true, !kFolds>(end - step, has_next, sums, totals);
+      } else if (!kFolds && scales_.ends_within()) {
+        multiply_steps<false, true>(end - step, has_next, sums, totals);
+      } else {
+        multiply_steps<false, false>(end - step, has_next, sums, totals);
+      }
+      step = end;
+    }
+#pragma unroll
+    for (int e = 0; e < kEights; ++e) {
+      if constexpr (!kFolds) {
+        add_scaled(scales_.factors(), sums[e], totals[e]);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        result[e * 4 + j] = kFolds ? sums[e][j] : totals[e][j];
+      }
+    }
+  }
+
+  // has_next: further steps follow.  kEndsWithin: scales may change before any slab, not only
+  // before the first.
+  template <bool kIsSpecial, bool kEndsWithin, int kEights>
+  __device__ __forceinline__ void multiply_steps(int steps,
+                                                 bool has_next,
+                                                 float (&sums)[kEights][4],
+                                                 float (&totals)[kEights][4]) {
+    constexpr uint32_t kTile = kEights * 8 * kTileRowBytes;
+    const uint32_t first_rows = rows_ + static_cast<uint32_t>(team_ * (S::kSlabs / 2)) * kTile;
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      const uint32_t rows = first_rows + static_cast<uint32_t>(ring_.slot * p_.stage_bytes);
+      if constexpr (kFolds) {
+        scales_.take_folded();
+      }
+#pragma unroll
+      for (int slab = 0; slab < S::kSlabs; ++slab) {
+        uint32_t x[kEights][4];
+#pragma unroll
+        for (uint32_t e = 0; e < kEights; ++e) {
+          // The second half of a swizzled row of 128 bytes is where bit 6 of the address differs.
+          const uint32_t half = slab % 2 == 0 ? rows : rows ^ 64;
+          ptx::ldmatrix_x4(x[e],
+                           half + static_cast<uint32_t>(slab / 2) * kTile + e * 8 * kTileRowBytes);
+        }
+        if (!kFolds && (slab == 0 || kEndsWithin) && scales_.ends_before(slab)) {
+#pragma unroll
+          for (int e = 0; e < kEights; ++e) {
+            add_scaled(scales_.factors(), sums[e], totals[e]);
+#pragma unroll
+            for (float& sum : sums[e]) {
+              sum = 0.0f;
+            }
+          }
+          scales_.take_factors(slab);
+          if constexpr (ScalesOf::kHasZeros) {
+            scales_.take_zeros(slab);
+          }
+        }
+        Elements elements;
+        decode<kIsSpecial>(words_, slab, elements);
+        if (slab + 1 == S::kSlabs) {
+          held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
+          __syncwarp();
+          release();
+          ring_.advance(1, p_.num_stages);
+          if (has_next || steps > 1) {
+            load_next();
+          }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int e = 0; e < kEights; ++e) {
+            ptx::mma_bf16(sums[e], elements[half], x[e][2 * half], x[e][2 * half + 1]);
+          }
+        }
+      }
     }
   }
 
@@ -347,10 +344,9 @@ class Worker {
   __device__ __forceinline__ void add_teams(Sums& sums) const {
     constexpr int kBarrier = 1;
     constexpr int kGroupThreads = kGroupWarps * kWarp;
-    const int side_by_side = kGroups >> p_.team_shift;
     float* own = team_sums_ + threadIdx.x % kGroupThreads;
     const auto at = [&](int team, int j) -> float& {
-      return own[(((team - 1) * side_by_side + beside_) * (kRows / 2) + j) * kGroupThreads];
+      return own[(((team - 1) * side_by_side_ + beside_) * (kRows / 2) + j) * kGroupThreads];
     };
     ptx::barrier_sync<kWarps * kWarp>(kBarrier);  // those of the item before have been read
     if (team_ > 0) {
@@ -375,7 +371,7 @@ class Worker {
     float factor = 1.0f;
     if constexpr (kFolds) {
       factor = kColumnFactor;
-      if constexpr (kIsPair) {
+      if constexpr (ScalesOf::kIsPair) {
         factor *= global_factor(p_.w, place.group, n);
       }
     }
@@ -479,29 +475,19 @@ class Worker {
   int group_ = warp_ / kGroupWarps;
   int quad_ = lane_ / 4;  // its columns are quad_ and quad_ + 8 of the warp's
   int part_ = lane_ % 4;  // which eight of every slab it has
-  int team_;
-  int beside_;  // the place of the warpgroup in its team
+  int side_by_side_ = kGroups >> p_.team_shift;  // warpgroups of a team
+  int team_ = group_ / side_by_side_;
+  int beside_ = group_ % side_by_side_;  // the place of the warpgroup in its team
   int warp_column_;
   uint32_t codes_;  // those of the lane in the first stage
+  uint32_t rows_;   // what the lane tells ldmatrix of the first stage's rows
 
   Place place_;  // of the item that has been started
   Ring ring_;
   uint32_t held_ = 0;  // the barrier of the stage before
   Words words_;        // of the next step
 
-  // The scales to come, as they lie in memory.
-  int scale_k_;              // where they begin
-  int zero_k_;               // where the zero points begin
-  uint32_t first_scale_[2];  // of the item's columns
-  uint32_t next_scale_[2][kFetches];
-  uint32_t next_zero_[2];
-  int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
-  uint32_t ends_ = ptx::opaque(p_.ends);
-  int subtracts_ = has_zeros_ != 0 || p_.w.default_zero_point != 0.0f;  // zero points
-  uint32_t zero_ends_ = has_zeros_ != 0 ? ends_ : 0;
-  // Those in use: factors of sums, and what decode_pairs() takes.
-  float scale_[2];
-  uint32_t by_[2][kFactors];
+  ScalesOf scales_;
 };
 
 }  // namespace moebius::cuda::few_rows

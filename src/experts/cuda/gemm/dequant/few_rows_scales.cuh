@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scales and zero points of a lane's columns in few_rows_gemm.cu.  The four lanes of a quad
+// have the same columns.  Together they load 16 bytes of a column's scales at a time, one chunk
+// ahead, and tell each other what they need of them.  Why: a lane that loaded each scale when it
+// needs it took twice the instructions, and all columns of a block have more cache lines than fit
+// beside the stages, so that every load of one scale brought 32 bytes from L2.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
+#include "experts/cuda/gemm/weight_values.cuh"
+
+namespace moebius::cuda::few_rows {
+
+// The value of a scale's bits; uint8_t is e8m0.
+template <typename Scale>
+__device__ __forceinline__ float scale_value(uint32_t bits) {
+  if constexpr (sizeof(Scale) == 4) {
+    return __uint_as_float(bits);
+  } else if constexpr (sizeof(Scale) == 2) {
+    const auto half = static_cast<uint16_t>(bits);
+    return load1(reinterpret_cast<const Scale*>(&half));
+  } else {
+    return e8m0_to_float(static_cast<uint8_t>(bits));
+  }
+}
+
+// Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.
+template <Code kCode, typename Scale>
+class Scales {
+ public:
+  static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
+  static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
+  static constexpr bool kFolds = kIsE8m0 || kIsPair;  // scales go into the elements
+  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
+
+  __device__ Scales(const Args& args, int team, int part) : p_(args), team_(team), part_(part) {
+    by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
+  }
+
+  // Begins an item whose columns for this lane are `column` and `column` + 8: asks for what comes
+  // first.
+  __device__ __forceinline__ void start(int group, int column) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int n = min(column + 8 * i, p_.n - 1);
+      first_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, group, n)));
+    }
+    fetch_k_ = zero_k_ = team_ * S::kK;
+    k_ = static_cast<uint32_t>(fetch_k_ + (S::kByChunks ? part_ * kSlab : 0));
+    fetch_chunk();
+    if (kHasZeros && has_zeros_ != 0) {
+      fetch_zeros();
+    }
+  }
+
+  // Call this before the first step of an item.
+  __device__ __forceinline__ void begin() {
+    factor_[0] = factor_[1] = 0.0f;  // of the sums so far, which are 0
+  }
+  // Call this before the first of every p.chunk_steps steps.
+  __device__ __forceinline__ void next_chunk() {
+    words_[0] = next_words_[0];
+    words_[1] = next_words_[1];
+    if constexpr (kMayBeLarge) {
+      // Bit 7 of a byte is set where half of the code is 72 or more.
+      static_assert(kLargestE8m0 == 2 * 72);
+      const auto halves = [&](int i) { return (words_[i] >> 1 & 0x7f7f7f7fu) + 0x38383838u; };
+      is_large_ = __any_sync(kAll, ((halves(0) | halves(1)) & 0x80808080u) != 0) != 0;
+    }
+    fetch_chunk();
+    if (!kFolds && ends_ == 0) {
+      take_factors();
+      if (kHasZeros && has_zeros_ != 0) {
+        take_zeros();
+      }
+    }
+  }
+
+  // Where kFolds: makes the scales of the next step those that by() tells.  Large ones stay codes.
+  __device__ __forceinline__ void take_folded() {
+    uint32_t bits[2];
+    own_words(bits);
+    if constexpr (kIsPair) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t both = folded_e4m3(__byte_perm(bits[i], 0, 0x4410u + part_ % 2 * 0x22u));
+        by_[i][0] = __byte_perm(both, 0, 0x1010);
+        by_[i][1] = __byte_perm(both, 0, 0x3232);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < kFactors; ++j) {
+          const uint32_t unit = (k_ + j * kSlab) >> p_.scale_shift;
+          const uint32_t code = __byte_perm(bits[i], 0, 0x4440u | (unit & 3));
+          by_[i][j] = !kMayBeLarge ? both_halves(scale_value<Scale>(code) / kColumnFactor)
+                      : is_large_  ? code
+                                   : folded_e8m0(code);
+        }
+      }
+    }
+    k_ += p_.team_k;
+  }
+  // Whether large scales may be among those of the step.
+  __device__ __forceinline__ bool is_large() const {
+    return kMayBeLarge && is_large_;
+  }
+
+  // Unless kFolds: whether other scales begin with this slab, and some may with later ones.
+  __device__ __forceinline__ bool ends_before(int slab) const {
+    return (ends_ & 1 << slab) != 0;
+  }
+  __device__ __forceinline__ bool ends_within() const {
+    return ends_ > 1;
+  }
+  // Makes the scales from `slab` on those of factors().
+  __device__ __forceinline__ void take_factors(int slab) {
+    take_factors();
+    k_ += static_cast<uint32_t>(to_next(slab));
+  }
+  // The same for zero points and by().
+  __device__ __forceinline__ void take_zeros(int slab) {
+    if (has_zeros_ != 0) {
+      take_zeros();
+      zero_k_ += to_next(slab);
+      fetch_zeros();
+    }
+  }
+  // Whether there are zero points to subtract.
+  __device__ __forceinline__ bool subtracts() const {
+    return subtracts_ != 0;
+  }
+
+  // The factors of the sums, for both columns.
+  __device__ __forceinline__ const float (&factors() const)[2] {
+    return factor_;
+  }
+  // What decode_pairs() takes for a slab of column i.
+  __device__ __forceinline__ uint32_t by(int i, int slab) const {
+    return by_[i][slab * kFactors / S::kSlabs];
+  }
+
+ private:
+  using S = Step<kCode, kMmaRows>;
+  // Of a column and step; a lane has one slab of four by chunks, else all slabs.
+  static constexpr int kFactors = !kFolds ? 1 : !S::kByChunks ? S::kSlabs : kIsPair ? 2 : 1;
+  static constexpr int kBytes = kIsPair ? 1 : sizeof(Scale);  // of a scale
+  static constexpr int kOfWord = 4 / kBytes;
+  static constexpr int kOfChunk = kChunkBytes / kBytes;
+
+  __device__ __forceinline__ void fetch_chunk() {
+    const int first = (fetch_k_ >> p_.scale_shift & -kOfChunk) + part_ * kOfWord;
+    const auto* from = static_cast<const uint8_t*>(p_.w.scale);
+    if (p_.has_scale_words) {
+      const auto at = static_cast<uint32_t>(min(first, p_.w.scale_cols - kOfWord));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        next_words_[i] =
+            *reinterpret_cast<const uint32_t*>(from + uint64_t{first_[i] + at} * kBytes);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        next_words_[i] = 0;
+#pragma unroll
+        for (int j = 0; j < kOfWord; ++j) {
+          const auto at = static_cast<uint32_t>(min(first + j, p_.w.scale_cols - 1));
+          const uint8_t* one = from + uint64_t{first_[i] + at} * kBytes;
+          const uint32_t bits = kBytes == 4   ? *reinterpret_cast<const uint32_t*>(one)
+                                : kBytes == 2 ? *reinterpret_cast<const uint16_t*>(one)
+                                              : *one;
+          next_words_[i] |= bits << 8 * kBytes * j;
+        }
+      }
+    }
+    fetch_k_ += p_.chunk_k;
+  }
+  // Sets `bits` to the words that have the scales of k_, by what the lane of the quad tells that
+  // has loaded them.
+  __device__ __forceinline__ void own_words(uint32_t (&bits)[2]) const {
+    const auto word = static_cast<int>((k_ >> p_.scale_shift) / uint32_t{kOfWord});
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      bits[i] = __shfl_sync(kAll, words_[i], word, 4);
+    }
+  }
+  __device__ __forceinline__ void take_factors() {
+    if constexpr (!kFolds) {
+      uint32_t bits[2];
+      own_words(bits);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t odd = kBytes == 2 ? (k_ >> p_.scale_shift) % 2 : 0;
+        factor_[i] = scale_value<Scale>(bits[i] >> odd * 16);
+      }
+    }
+  }
+  __device__ __forceinline__ void fetch_zeros() {
+    const auto at = static_cast<uint32_t>(min(zero_k_ >> p_.scale_shift, p_.w.scale_cols - 1));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      next_zero_[i] = p_.w.zero_point[first_[i] + at];
+    }
+  }
+  __device__ __forceinline__ void take_zeros() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      by_[i][0] = zeros(static_cast<float>(next_zero_[i]) - p_.w.zero_point_offset);
+    }
+  }
+  __device__ __forceinline__ static uint32_t zeros(float zero_point) {
+    return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
+  }
+  // Returns by how much k grows to the next scales, where those before `slab` of a step end.
+  __device__ __forceinline__ int to_next(int slab) const {
+    return p_.scaled_k + (ends_ >> slab == 1 ? p_.others_k : 0);
+  }
+
+  const Args& p_;
+  int team_;
+  int part_;  // the place of the lane in its quad
+  uint32_t ends_ = ptx::opaque(p_.ends);
+  int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
+  int subtracts_ = has_zeros_ != 0 || p_.w.default_zero_point != 0.0f;
+
+  // Where the item has them.
+  uint32_t first_[2];  // scales of the columns
+  uint32_t k_;         // of the scales to be taken next
+  int fetch_k_;        // of the chunk to be fetched next
+  int zero_k_;         // of the zero points that have been fetched
+
+  uint32_t words_[2];  // of the chunk in use
+  uint32_t next_words_[2];
+  uint32_t next_zero_[2];
+  bool is_large_ = false;
+  float factor_[2];
+  uint32_t by_[2][kFactors];
+};
+
+}  // namespace moebius::cuda::few_rows
