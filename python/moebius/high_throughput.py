@@ -25,6 +25,7 @@ from .transports import (
     Result,
     Transports,
     TransportStatistics,
+    array_property,
     optional_handle,
     read_bytes,
     read_statistics,
@@ -45,25 +46,10 @@ class Layout(Result):
         per_rank, per_expert, in_rank = self._read_all(_LAYOUT)
         return per_rank, per_expert, in_rank
 
-    @property
-    def tokens_per_rank(self) -> Any:
-        """i32 [R]: copies that this rank sends."""
-        return self._tensor("tokens_per_rank")
-
-    @property
-    def tokens_per_node(self) -> Any:
-        """i32 [nodes]: tokens with an expert there."""
-        return self._tensor("tokens_per_node")
-
-    @property
-    def tokens_per_expert(self) -> Any:
-        """i32 [E]: selections."""
-        return self._tensor("tokens_per_expert")
-
-    @property
-    def is_token_in_rank(self) -> Any:
-        """bool [T, R]."""
-        return self._tensor("is_token_in_rank")
+    tokens_per_rank = array_property("tokens_per_rank", "i32 [R]: copies that this rank sends.")
+    tokens_per_node = array_property("tokens_per_node", "i32 [nodes]: tokens with an expert there.")
+    tokens_per_expert = array_property("tokens_per_expert", "i32 [E]: selections.")
+    is_token_in_rank = array_property("is_token_in_rank", "bool [T, R].")
 
 
 @functools.lru_cache(maxsize=None)  # there are few
@@ -92,88 +78,46 @@ class _Rows(Result):
         found = self._read_all(_names(self._num_payloads, *names))
         return found[: self._num_payloads], found[self._num_payloads :]
 
-    @property
-    def x(self) -> Any:
-        """The first payload."""
-        return self._tensor("payload")
+    x = array_property("payload", "The first payload.")
 
 
 class Dispatched(_Rows):
     """What a dispatch has brought.  It is needed to combine, and to send more along its route."""
 
-    @property
-    def topk_ids(self) -> Any:
-        """[M, K]: local ids, -1 where the expert is elsewhere or masked."""
-        return self._tensor("topk_ids")
-
-    @property
-    def topk_weights(self) -> Any:
-        """f32 [M, K], if weights were given; else None."""
-        return self._tensor("topk_weights")
-
-    @property
-    def expert_num_tokens(self) -> Any:
-        """i32 [L], rounded up to multiples of expert_alignment."""
-        return self._tensor("expert_num_tokens")
-
-    @property
-    def expert_counts(self) -> Any:
-        """The same as i64 [L] on the host; None with a capacity, and on GPUs without
-        lists_counts."""
-        return self._tensor("expert_counts")
-
-    @property
-    def num_rows(self) -> Any:
-        """i32 [1]: M, where there is a capacity; else None."""
-        return self._tensor("num_rows")
-
-    @property
-    def source_rank(self) -> Any:
-        """i32 [M]: where each row comes from."""
-        return self._tensor("source_rank")
-
-    @property
-    def source_token(self) -> Any:
-        """i32 [M]: its token there."""
-        return self._tensor("source_token")
-
-    @property
-    def rank_prefix(self) -> Any:
-        """i32 [R, R]: the copies to rank `column` from the ranks 0 to `row`."""
-        return self._tensor("rank_prefix")
+    topk_ids = array_property(
+        "topk_ids", "[M, K]: local ids, -1 where the expert is elsewhere or masked."
+    )
+    topk_weights = array_property("topk_weights", "f32 [M, K], if weights were given; else None.")
+    expert_num_tokens = array_property(
+        "expert_num_tokens", "i32 [L], rounded up to multiples of expert_alignment."
+    )
+    expert_counts = array_property(
+        "expert_counts",
+        "The same as i64 [L] on the host; None with a capacity, and on GPUs without lists_counts.",
+    )
+    num_rows = array_property("num_rows", "i32 [1]: M, where there is a capacity; else None.")
+    source_rank = array_property("source_rank", "i32 [M]: where each row comes from.")
+    source_token = array_property("source_token", "i32 [M]: its token there.")
+    rank_prefix = array_property(
+        "rank_prefix", "i32 [R, R]: the copies to rank `column` from the ranks 0 to `row`."
+    )
 
 
 class ExpertOrder(_Rows):
     """Rows grouped by local expert: one per selection."""
 
-    @property
-    def expert_offsets(self) -> Any:
-        """i32 [L + 1]: rows of expert l are [offsets[l], offsets[l + 1])."""
-        return self._tensor("expert_offsets")
-
-    @property
-    def copy_row(self) -> Any:
-        """i32 [rows]: the row of the dispatch, -1 for padding."""
-        return self._tensor("copy_row")
-
-    @property
-    def slot(self) -> Any:
-        """i32 [rows]: which of the K selections it is."""
-        return self._tensor("slot")
+    expert_offsets = array_property(
+        "expert_offsets", "i32 [L + 1]: rows of expert l are [offsets[l], offsets[l + 1])."
+    )
+    copy_row = array_property("copy_row", "i32 [rows]: the row of the dispatch, -1 for padding.")
+    slot = array_property("slot", "i32 [rows]: which of the K selections it is.")
 
 
 class Combined(Result):
     """What a combine has summed."""
 
-    @property
-    def x(self) -> Any:
-        """[T, H]: the sum over copies in order of rank."""
-        return self._tensor("x")
-
-    @property
-    def topk_weights(self) -> Any:
-        """f32 [T, K], if weights were given; else None."""
-        return self._tensor("topk_weights")
+    x = array_property("x", "[T, H]: the sum over copies in order of rank.")
+    topk_weights = array_property("topk_weights", "f32 [T, K], if weights were given; else None.")
 
 
 class HighThroughput(Handle):

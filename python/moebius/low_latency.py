@@ -25,6 +25,7 @@ from .transports import (
     Result,
     Transports,
     TransportStatistics,
+    array_property,
     optional_handle,
     read_bytes,
     read_statistics,
@@ -52,50 +53,33 @@ class LowLatencyDispatched(Result):
     """What a dispatch has brought, which is needed to combine.  Two may be alive at a time; close()
     or the end of the object gives its place back."""
 
-    @property
-    def x(self) -> Any:
-        """[L, rows, H]: the rows of an expert stand at its front, ordered by (source rank, source
-        token)."""
-        return self._tensor("x")
-
-    @property
-    def x_scale(self) -> Any:
-        """The scales of a cast as `scales` said, or as they were given; else None."""
-        return self._tensor("x_scale")
-
-    @property
-    def expert_num_tokens(self) -> Any:
-        """i32 [L]."""
-        return self._tensor("expert_num_tokens")
-
-    @property
-    def row_tags(self) -> Any:
-        """i32 [L, rows]: the tags of the rows' tokens, -1 without one."""
-        return self._tensor("row_tags")
-
-    @property
-    def source_token(self) -> Any:
-        """i32 [L, rows]: the token's index on its rank."""
-        return self._tensor("source_token")
-
-    @property
-    def source_ranges(self) -> Any:
-        """i64 [L, R]: the rows of an expert that come from a rank, as begin << 32 | count."""
-        return self._tensor("source_ranges")
-
-    @property
-    def combine_buffer(self) -> Any:
-        """[L, rows, H]: memory for the x of the combine, which need not be allocated then."""
-        return self._tensor("combine_buffer")
+    x = array_property(
+        "x",
+        "[L, rows, H]: the rows of an expert stand at its front, ordered by (source rank, source "
+        "token).",
+    )
+    x_scale = array_property(
+        "x_scale", "The scales of a cast as `scales` said, or as they were given; else None."
+    )
+    expert_num_tokens = array_property("expert_num_tokens", "i32 [L].")
+    row_tags = array_property(
+        "row_tags", "i32 [L, rows]: the tags of the rows' tokens, -1 without one."
+    )
+    source_token = array_property("source_token", "i32 [L, rows]: the token's index on its rank.")
+    source_ranges = array_property(
+        "source_ranges",
+        "i64 [L, R]: the rows of an expert that come from a rank, as begin << 32 | count.",
+    )
+    combine_buffer = array_property(
+        "combine_buffer",
+        "[L, rows, H]: memory for the x of the combine, which need not be allocated then.",
+    )
 
 
 class LowLatencyCombined(Result):
     """What a combine has summed."""
 
-    @property
-    def x(self) -> Any:
-        """[T, H]."""
-        return self._tensor("x")
+    x = array_property("x", "[T, H].")
 
 
 def _options(

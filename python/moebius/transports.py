@@ -136,6 +136,11 @@ class Result(Handle):
         super().close()
 
 
+def array_property(name: str, doc: str) -> Any:
+    """A property of a result: its array of this name, read at the first use."""
+    return property(lambda result: result._tensor(name), doc=doc)
+
+
 @functools.lru_cache(maxsize=None)  # there are few
 def _array_name(name: str, index: int) -> ArrayNames:
     return ArrayNames((name, index))
