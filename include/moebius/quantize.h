@@ -101,18 +101,20 @@ std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc);
 // The spec that describes a weight's layout; nullopt when the weight is not quantized.
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc);
 
-// Reads rows [row_begin, row_end) of expert `local_expert` of a quantized or plain weight w [L, N,
-// K] into out [row_end - row_begin, K] f32, row-major, without bias.
-// gate_rows          I for a gated w1, whose blocks and global scales restart there; N otherwise.
-// activation_gscale  what alpha_or_gscale of an nvfp4 weight was divided by; undefined means 1.
-// All tensors are on the CPU, and the calling thread does the work.
-// Throws InvalidArgument (bounds, shapes, types) or Unsupported (a tensor is on a GPU).
+// Rows [begin, end) of an expert of a weight [L, N, K].
+struct WeightRows {
+  int64_t local_expert = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t gate_rows = 0;  // I for a gated w1, whose blocks and global scales restart there; else N
+};
+// Reads rows of a quantized or plain weight w into out [end - begin, K] f32, row-major, without
+// bias. activation_gscale is what alpha_or_gscale of an nvfp4 weight was divided by; undefined
+// means 1. All tensors are on the CPU, and the calling thread does the work. Throws InvalidArgument
+// (bounds, shapes, types) or Unsupported (a tensor is on a GPU).
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
-                            int64_t local_expert,
-                            int64_t row_begin,
-                            int64_t row_end,
-                            int64_t gate_rows,
+                            const WeightRows& rows,
                             float* out,
                             const Tensor& activation_gscale = {});
 

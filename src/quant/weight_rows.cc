@@ -71,10 +71,7 @@ void expect_global_scales(const Tensor& t,
 
 void validate(const Tensor& w,
               const QuantDesc& desc,
-              int64_t local_expert,
-              int64_t row_begin,
-              int64_t row_end,
-              int64_t gate_rows,
+              const WeightRows& rows,
               const Tensor& activation_gscale) {
   expect_defined(w, "weight");
   expect_eq(w.num_dims(), 3, "dimensions of a weight");
@@ -89,13 +86,13 @@ void validate(const Tensor& w,
     }
   }
   expect_weight_desc(desc, "weight");
-  expect_ge(local_expert, 0, "local expert");
-  expect_le(local_expert, w.dim(0) - 1, "local expert");
-  expect_ge(row_begin, 0, "row_begin");
-  expect_ge(row_end, row_begin, "row_end");
-  expect_le(row_end, w.dim(1), "row_end");
-  expect_ge(gate_rows, 1, "gate_rows");
-  expect_le(gate_rows, w.dim(1), "gate_rows");
+  expect_ge(rows.local_expert, 0, "local expert");
+  expect_le(rows.local_expert, w.dim(0) - 1, "local expert");
+  expect_ge(rows.begin, 0, "row_begin");
+  expect_ge(rows.end, rows.begin, "row_end");
+  expect_le(rows.end, w.dim(1), "row_end");
+  expect_ge(rows.gate_rows, 1, "gate_rows");
+  expect_le(rows.gate_rows, w.dim(1), "gate_rows");
   if (!desc.format) {
     const DType dtype = w.dtype();
     expect(is_float(dtype), [&] {
@@ -124,23 +121,21 @@ void validate(const Tensor& w,
 
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
-                            int64_t local_expert,
-                            int64_t row_begin,
-                            int64_t row_end,
-                            int64_t gate_rows,
+                            const WeightRows& rows,
                             float* out,
                             const Tensor& activation_gscale) {
-  quant::validate(w, desc, local_expert, row_begin, row_end, gate_rows, activation_gscale);
+  quant::validate(w, desc, rows, activation_gscale);
   const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
   const int64_t cols = w.dim(2);
   const int64_t bytes_per_row = row_bytes(w.dtype(), cols);
-  const std::byte* expert = w.bytes() + local_expert * w.dim(1) * bytes_per_row;
+  const std::byte* expert = w.bytes() + rows.local_expert * w.dim(1) * bytes_per_row;
   if (!desc.format) {
-    kernels.widen(expert + row_begin * bytes_per_row, w.dtype(), (row_end - row_begin) * cols, out);
+    kernels.widen(expert + rows.begin * bytes_per_row, w.dtype(), (rows.end - rows.begin) * cols,
+                  out);
     return;
   }
 
-  const quant::ScaleGrid grid = quant::scale_grid(w, desc, gate_rows);
+  const quant::ScaleGrid grid = quant::scale_grid(w, desc, rows.gate_rows);
   const bool has_zero_points = desc.format == QuantFormat::kInt4 || desc.zero_point.defined();
   if (desc.zero_point.defined()) {
     expect_shape(desc.zero_point, desc.scale.shape(), "zero points of a quantized weight");
@@ -148,12 +143,12 @@ void dequantize_weight_rows(const Tensor& w,
   }
   std::array<float, quant::kMaxGroups> scales;
   std::array<float, quant::kMaxGroups> zero_points;
-  for (int64_t n = row_begin; n < row_end; ++n) {
+  for (int64_t n = rows.begin; n < rows.end; ++n) {
     const float factor =
         desc.format == QuantFormat::kNvfp4
-            ? quant::global_factor(desc, local_expert, n >= gate_rows, activation_gscale)
+            ? quant::global_factor(desc, rows.local_expert, n >= rows.gate_rows, activation_gscale)
             : 1.0f;
-    const int64_t scale_begin = grid.row_begin(local_expert, n);
+    const int64_t scale_begin = grid.row_begin(rows.local_expert, n);
     const auto* codes = reinterpret_cast<const uint8_t*>(expert + n * bytes_per_row);
     for (int64_t first = 0; first < grid.num_cols; first += quant::kMaxGroups) {
       const int64_t num_groups = std::min(grid.num_cols - first, quant::kMaxGroups);
@@ -167,7 +162,7 @@ void dequantize_weight_rows(const Tensor& w,
       kernels.decode({quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
                       grid.group_cols, scales.data(),
                       has_zero_points ? zero_points.data() : nullptr,
-                      out + (n - row_begin) * cols + col, DType::kF32});
+                      out + (n - rows.begin) * cols + col, DType::kF32});
     }
   }
 }

@@ -80,7 +80,7 @@ inline std::vector<float> loaded_row(const Tensor& w,
   if (gscale && gscale.numel() > 1) {
     gscale = gscale.slice(local_expert, local_expert + 1);
   }
-  dequantize_weight_rows(w, desc, local_expert, row, row + 1, gate_rows, values.data(), gscale);
+  dequantize_weight_rows(w, desc, {local_expert, row, row + 1, gate_rows}, values.data(), gscale);
   return values;
 }
 

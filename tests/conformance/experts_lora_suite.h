@@ -59,7 +59,7 @@ Tensor merged(const Tensor& stored,
   const int64_t rows = w.dim(1);
   const int64_t cols = w.dim(2);
   for (int64_t e = 0; e < w.dim(0); ++e) {
-    dequantize_weight_rows(stored, desc, e, 0, rows, gate_rows, w[e].data<float>());
+    dequantize_weight_rows(stored, desc, {e, 0, rows, gate_rows}, w[e].data<float>());
     if (!a) {
       continue;
     }

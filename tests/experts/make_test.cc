@@ -321,9 +321,9 @@ TEST(RefExperts, ComputesTheFormula) {
     for (int64_t slot = 0; slot < 10; ++slot) {
       const int64_t e = p.input.topk_ids.data<int32_t>()[slot];
       const float* x = p.input.x.data<float>() + slot / kTiny.topk * kTiny.hidden;
-      dequantize_weight_rows(p.weights.w1, q.w1, e, 0, p.desc.w1_rows(), p.desc.intermediate,
+      dequantize_weight_rows(p.weights.w1, q.w1, {e, 0, p.desc.w1_rows(), p.desc.intermediate},
                              w1.data(), q.a1.alpha_or_gscale);
-      dequantize_weight_rows(p.weights.w2, q.w2, e, 0, p.desc.hidden, p.desc.hidden, w2.data(),
+      dequantize_weight_rows(p.weights.w2, q.w2, {e, 0, p.desc.hidden, p.desc.hidden}, w2.data(),
                              q.a2.alpha_or_gscale);
       std::vector<double> act(n);
       for (size_t i = 0; i < n; ++i) {

@@ -23,13 +23,10 @@ using Floats = std::vector<float>;
 
 Floats rows_of(const Tensor& w,
                const QuantDesc& desc,
-               int64_t expert,
-               int64_t begin,
-               int64_t end,
-               int64_t gate_rows,
+               const WeightRows& rows,
                const Tensor& gscale = {}) {
-  Floats out(static_cast<size_t>((end - begin) * w.dim(2)), -7.0f);
-  dequantize_weight_rows(w, desc, expert, begin, end, gate_rows, out.data(), gscale);
+  Floats out(static_cast<size_t>((rows.end - rows.begin) * w.dim(2)), -7.0f);
+  dequantize_weight_rows(w, desc, rows, out.data(), gscale);
   return out;
 }
 
@@ -118,9 +115,9 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
       const Experts experts = quantized_experts(c.spec, c.shape, num_experts, rows, cols);
       for (int64_t e = 0; e < num_experts; ++e) {
         const Floats& all = experts.expected[static_cast<size_t>(e)];
-        ASSERT_EQ(rows_of(experts.w, experts.desc, e, 0, rows, rows), all);
+        ASSERT_EQ(rows_of(experts.w, experts.desc, {e, 0, rows, rows}), all);
         const Floats part(all.begin() + 33 * cols, all.begin() + 57 * cols);
-        ASSERT_EQ(rows_of(experts.w, experts.desc, e, 33, 57, rows), part);
+        ASSERT_EQ(rows_of(experts.w, experts.desc, {e, 33, 57, rows}), part);
       }
     }
   }
@@ -130,15 +127,15 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
 TEST(WeightRows, LongRowsAreReadWhole) {
   const QuantizeSpec spec{QuantFormat::kMxfp4, {1, 32}};
   const Experts experts = quantized_experts(spec, std::nullopt, 1, 2, 32 * 600);
-  EXPECT_EQ(rows_of(experts.w, experts.desc, 0, 0, 2, 2), experts.expected[0]);
+  EXPECT_EQ(rows_of(experts.w, experts.desc, {0, 0, 2, 2}), experts.expected[0]);
 }
 
 TEST(WeightRows, PlainWeightsAreCopied) {
   for (const DType dtype : quant::kFloatTypes) {
     const Tensor w = convert(random_matrix(6, 10, DType::kF32, 3), dtype).view({2, 3, 10});
     const Floats all = floats(w);
-    EXPECT_EQ(rows_of(w, QuantDesc{}, 1, 1, 3, 3), Floats(all.begin() + 40, all.begin() + 60));
-    EXPECT_TRUE(rows_of(w, QuantDesc{}, 0, 2, 2, 3).empty());
+    EXPECT_EQ(rows_of(w, QuantDesc{}, {1, 1, 3, 3}), Floats(all.begin() + 40, all.begin() + 60));
+    EXPECT_TRUE(rows_of(w, QuantDesc{}, {0, 2, 2, 3}).empty());
   }
 }
 
@@ -150,11 +147,11 @@ TEST(WeightRows, BlocksRestartAtTheUpHalf) {
   }
   const QuantDesc gated =
       desc_of(QuantFormat::kFp8, GroupShape{2, 2}, tensor_of({1, 4, 1}, {10, 20, 30, 40}));
-  EXPECT_EQ(rows_of(w, gated, 0, 0, 6, 3),
+  EXPECT_EQ(rows_of(w, gated, {0, 0, 6, 3}),
             (Floats{10, 10, 10, 10, 20, 20, 30, 30, 30, 30, 40, 40}));
   const QuantDesc whole =
       desc_of(QuantFormat::kFp8, GroupShape{2, 2}, tensor_of({1, 3, 1}, {10, 20, 30}));
-  EXPECT_EQ(rows_of(w, whole, 0, 0, 6, 6),
+  EXPECT_EQ(rows_of(w, whole, {0, 0, 6, 6}),
             (Floats{10, 10, 10, 10, 20, 20, 20, 20, 30, 30, 30, 30}));
 }
 
@@ -163,30 +160,30 @@ TEST(WeightRows, ScalesPerTensorAndChannelOfAnyFloatType) {
   for (const DType dtype : quant::kFloatTypes) {
     const QuantDesc tensor =
         desc_of(QuantFormat::kInt8, std::nullopt, tensor_of({2}, {2, 0.5f}, dtype));
-    EXPECT_EQ(rows_of(w, tensor, 0, 0, 2, 2), (Floats{2, 4, 6, 8}));
-    EXPECT_EQ(rows_of(w, tensor, 1, 0, 2, 2), (Floats{2.5f, 3, 3.5f, 4}));
+    EXPECT_EQ(rows_of(w, tensor, {0, 0, 2, 2}), (Floats{2, 4, 6, 8}));
+    EXPECT_EQ(rows_of(w, tensor, {1, 0, 2, 2}), (Floats{2.5f, 3, 3.5f, 4}));
     const Tensor scales = tensor_of({2, 2}, {1, 2, 3, 4}, dtype);
     const QuantDesc channel = desc_of(QuantFormat::kInt8, GroupShape::per_token(), scales);
-    EXPECT_EQ(rows_of(w, channel, 1, 0, 2, 2), (Floats{15, 18, 28, 32}));
+    EXPECT_EQ(rows_of(w, channel, {1, 0, 2, 2}), (Floats{15, 18, 28, 32}));
     const QuantDesc column = desc_of(QuantFormat::kInt8, std::nullopt, scales.view({2, 2, 1}));
-    EXPECT_EQ(rows_of(w, column, 1, 0, 2, 1), (Floats{15, 18, 28, 32}));
+    EXPECT_EQ(rows_of(w, column, {1, 0, 2, 1}), (Floats{15, 18, 28, 32}));
   }
 }
 
 TEST(WeightRows, ZeroPointsAreUnsigned) {
   const Tensor int4 = bytes_of({1, 1, 4}, {0x51, 0xf8}, DType::kU4);
   QuantDesc desc = desc_of(QuantFormat::kInt4, GroupShape{0, 2}, tensor_of({1, 1, 2}, {1, 10}));
-  EXPECT_EQ(rows_of(int4, desc, 0, 0, 1, 1), (Floats{-7, -3, 0, 70}));
+  EXPECT_EQ(rows_of(int4, desc, {0, 0, 1, 1}), (Floats{-7, -3, 0, 70}));
   desc.zero_point = bytes_of({1, 1, 2}, {1, 15}, DType::kU8);
-  EXPECT_EQ(rows_of(int4, desc, 0, 0, 1, 1), (Floats{0, 4, -70, 0}));
+  EXPECT_EQ(rows_of(int4, desc, {0, 0, 1, 1}), (Floats{0, 4, -70, 0}));
 
   const Tensor int8 = tensor_of({1, 1, 2}, {-128, 127}, DType::kI8);
   desc = desc_of(QuantFormat::kInt8, std::nullopt, tensor_of({1, 1, 1}, {1}));
-  EXPECT_EQ(rows_of(int8, desc, 0, 0, 1, 1), (Floats{-128, 127}));
+  EXPECT_EQ(rows_of(int8, desc, {0, 0, 1, 1}), (Floats{-128, 127}));
   desc.zero_point = bytes_of({1, 1, 1}, {128}, DType::kU8);
-  EXPECT_EQ(rows_of(int8, desc, 0, 0, 1, 1), (Floats{-128, 127}));
+  EXPECT_EQ(rows_of(int8, desc, {0, 0, 1, 1}), (Floats{-128, 127}));
   desc.zero_point = bytes_of({1, 1, 1}, {0}, DType::kU8);
-  EXPECT_EQ(rows_of(int8, desc, 0, 0, 1, 1), (Floats{0, 255}));
+  EXPECT_EQ(rows_of(int8, desc, {0, 0, 1, 1}), (Floats{0, 255}));
 }
 
 TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
@@ -199,23 +196,23 @@ TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
   }
   const Tensor scale = tensor_of({2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8}, DType::kF8E4M3);
   QuantDesc desc = desc_of(QuantFormat::kNvfp4, std::nullopt, scale);
-  Floats row = rows_of(w, desc, 0, 1, 2, 1);
+  Floats row = rows_of(w, desc, {0, 1, 2, 1});
   EXPECT_EQ(row[0], -18);
   EXPECT_EQ(row[1], 1.5f);
   EXPECT_EQ(row[16], 2);
 
   desc.alpha_or_gscale = tensor_of({2}, {10, 100});
-  EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1)[1], 250);
+  EXPECT_EQ(rows_of(w, desc, {1, 0, 1, 1})[1], 250);
   desc.alpha_or_gscale = tensor_of({2, 2}, {1, 10, 100, 1000});
-  EXPECT_EQ(rows_of(w, desc, 0, 0, 1, 1)[1], 0.5f);
-  EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1)[1], 15);
-  EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1)[16], 300);
-  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 1)[16], 4000);
-  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 2)[16],
+  EXPECT_EQ(rows_of(w, desc, {0, 0, 1, 1})[1], 0.5f);
+  EXPECT_EQ(rows_of(w, desc, {0, 1, 2, 1})[1], 15);
+  EXPECT_EQ(rows_of(w, desc, {1, 0, 1, 1})[16], 300);
+  EXPECT_EQ(rows_of(w, desc, {1, 1, 2, 1})[16], 4000);
+  EXPECT_EQ(rows_of(w, desc, {1, 1, 2, 2})[16],
             400);  // not gated, so the first factor is used everywhere
   // Accumulators of quantized activations are divided by their global scale; weights alone are not.
-  EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1, tensor_of({1}, {4}))[1], 60);
-  EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1, tensor_of({2}, {4, 2}))[16], 600);
+  EXPECT_EQ(rows_of(w, desc, {0, 1, 2, 1}, tensor_of({1}, {4}))[1], 60);
+  EXPECT_EQ(rows_of(w, desc, {1, 0, 1, 1}, tensor_of({2}, {4, 2}))[16], 600);
 }
 
 TEST(WeightRows, RefuseWhatDoesNotFit) {
@@ -224,39 +221,41 @@ TEST(WeightRows, RefuseWhatDoesNotFit) {
   const Tensor w = Tensor::zeros({2, 4, 64}, DType::kF8E4M3);
   const QuantDesc good =
       desc_of(QuantFormat::kFp8, GroupShape{2, 32}, Tensor::zeros({2, 2, 2}, DType::kF32));
-  EXPECT_EQ(rows_of(w, good, 1, 0, 4, 4).size(), 256u);
-  expect_mentions(message_of([&] { rows_of(w, good, 2, 0, 4, 4); }), "local expert is 2");
-  expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 5, 4); }), "row_end is 5");
-  expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 5); }), "gate_rows is 5");
+  EXPECT_EQ(rows_of(w, good, {1, 0, 4, 4}).size(), 256u);
+  expect_mentions(message_of([&] { rows_of(w, good, {2, 0, 4, 4}); }), "local expert is 2");
+  expect_mentions(message_of([&] { rows_of(w, good, {0, 0, 5, 4}); }), "row_end is 5");
+  expect_mentions(message_of([&] { rows_of(w, good, {0, 0, 4, 5}); }), "gate_rows is 5");
   // Gate has 1 row and up has 3, so there are 1 + 2 blocks.
-  expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 1); }), "[2, 3, 2]");
-  expect_mentions(message_of([&] { rows_of(w, QuantDesc{}, 0, 0, 4, 4); }), "f8e4m3");
+  expect_mentions(message_of([&] { rows_of(w, good, {0, 0, 4, 1}); }), "[2, 3, 2]");
+  expect_mentions(message_of([&] { rows_of(w, QuantDesc{}, {0, 0, 4, 4}); }), "f8e4m3");
 
   QuantDesc desc = good;
   desc.format = QuantFormat::kInt8;
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }), "i8");
+  expect_mentions(message_of([&] { rows_of(w, desc, {0, 0, 4, 4}); }), "i8");
   desc = good;
   desc.scale = Tensor{};
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }), "scale");
+  expect_mentions(message_of([&] { rows_of(w, desc, {0, 0, 4, 4}); }), "scale");
   desc.scale = Tensor::zeros({2, 2, 2}, DType::kE8M0);
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }), "e8m0");
+  expect_mentions(message_of([&] { rows_of(w, desc, {0, 0, 4, 4}); }), "e8m0");
   desc.scale = Tensor::zeros({2, 4}, DType::kF32);
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }), "blocks of {2, 32}");
+  expect_mentions(message_of([&] { rows_of(w, desc, {0, 0, 4, 4}); }), "blocks of {2, 32}");
   desc.format = QuantFormat::kMxfp8;
   desc.scale = Tensor::zeros({2, 4, 1}, DType::kE8M0);
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }), "[2, 4, 2]");
+  expect_mentions(message_of([&] { rows_of(w, desc, {0, 0, 4, 4}); }), "[2, 4, 2]");
   desc = desc_of(QuantFormat::kInt4, GroupShape{0, 32}, Tensor::zeros({2, 4, 2}, DType::kF32));
   desc.zero_point = Tensor::zeros({2, 4, 1}, DType::kU8);
   const Tensor int4 = Tensor::zeros({2, 4, 64}, DType::kU4);
-  expect_mentions(message_of([&] { rows_of(int4, desc, 0, 0, 4, 4); }), "zero points");
+  expect_mentions(message_of([&] { rows_of(int4, desc, {0, 0, 4, 4}); }), "zero points");
   desc = good;
   desc.zero_point = Tensor::zeros({2, 2, 2}, DType::kU8);
-  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }),
+  expect_mentions(message_of([&] {
+                    rows_of(w, desc, {0, 0, 4, 4});
+                  }),
                   "weight has zero points but is fp8");
   // Group 1 would begin within a byte.
   desc = desc_of(QuantFormat::kInt4, GroupShape{1, 3}, Tensor::zeros({1, 1, 2}, DType::kF32));
   expect_mentions(message_of([&] {
-                    rows_of(Tensor::zeros({1, 1, 6}, DType::kU4), desc, 0, 0, 1, 1);
+                    rows_of(Tensor::zeros({1, 1, 6}, DType::kU4), desc, {0, 0, 1, 1});
                   }),
                   "weight is int4 in groups of {1, 3}: their columns must be a multiple of 2");
 }
@@ -267,14 +266,15 @@ TEST(WeightRows, RefuseWhatIsNotOnTheCpu) {
       desc_of(QuantFormat::kNvfp4, std::nullopt, Tensor::zeros({1, 1, 2}, DType::kF8E4M3));
   good.alpha_or_gscale = tensor_of({1}, {1});
   const Tensor gscale = tensor_of({1}, {1});
-  EXPECT_EQ(rows_of(codes, good, 0, 0, 1, 1, gscale).size(), 32u);
+  EXPECT_EQ(rows_of(codes, good, {0, 0, 1, 1}, gscale).size(), 32u);
   const auto there = [](const Tensor& tensor) {
     return Tensor::borrow(tensor.raw(), tensor.shape(), tensor.dtype(), Device::cuda(0));
   };
   const auto expect_refused = [&](const QuantDesc& desc, const Tensor& activation_gscale,
                                   const std::string& what) {
-    const std::string message = testing::message_of<Unsupported>(
-        [&] { rows_of(codes, desc, 0, 0, 1, 1, activation_gscale); });
+    const std::string message = testing::message_of<Unsupported>([&] {
+      rows_of(codes, desc, {0, 0, 1, 1}, activation_gscale);
+    });
     EXPECT_EQ(message.find(what + " is on cuda:0"), 0u) << message;
   };
   QuantDesc desc = good;
@@ -287,7 +287,7 @@ TEST(WeightRows, RefuseWhatIsNotOnTheCpu) {
   const Tensor int4 = Tensor::zeros({1, 1, 2}, DType::kU4);
   desc = desc_of(QuantFormat::kInt4, std::nullopt, tensor_of({1, 1}, {1}));
   desc.zero_point = there(Tensor::zeros({1, 1}, DType::kU8));
-  EXPECT_THROW(rows_of(int4, desc, 0, 0, 1, 1), Unsupported);
+  EXPECT_THROW(rows_of(int4, desc, {0, 0, 1, 1}), Unsupported);
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ class Weight {
   // values [k], scales [num_blocks()].
   Row<float> row(int64_t e, int64_t n, float* values, float* scales) const {
     if (!codes_) {
-      dequantize_weight_rows(w_, desc_, e, n, n + 1, gate_rows_, values, a_gscale_);
+      dequantize_weight_rows(w_, desc_, {e, n, n + 1, gate_rows_}, values, a_gscale_);
       return {values, nullptr};
     }
     const int64_t begin = (e * w_.dim(1) + n) * blocks_.k;

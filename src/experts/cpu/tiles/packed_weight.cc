@@ -275,7 +275,7 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
     }
     const std::byte* row = w.bytes() + (expert * w.dim(1) + n) * bytes_per_row;
     if (source.is_decoded) {
-      dequantize_weight_rows(w, source.desc, expert, n, n + 1, source.gate_rows, decoded.data(),
+      dequantize_weight_rows(w, source.desc, {expert, n, n + 1, source.gate_rows}, decoded.data(),
                              source.activation_gscale);
       row = reinterpret_cast<const std::byte*>(decoded.data());
     }
