@@ -36,12 +36,11 @@ moebius_status moebius_array_empty(int32_t dtype,
                                    int32_t num_dims,
                                    const int64_t* shape,
                                    moebius_array* array) {
-  return guarded([&] {
-    moebius_array& place = expect_out(array, "array");
+  return giving(array, "array", [&] {
     expect_ge(num_dims, 0, "num_dims");
     expect(shape != nullptr || num_dims == 0, "shape is null");
-    place = make_array(Tensor::empty(Shape(std::span(shape, static_cast<size_t>(num_dims))),
-                                     read_dtype(dtype, "array"), read_device(device)));
+    return make_array(Tensor::empty(Shape(std::span(shape, static_cast<size_t>(num_dims))),
+                                    read_dtype(dtype, "array"), read_device(device)));
   });
 }
 

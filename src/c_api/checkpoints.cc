@@ -13,10 +13,9 @@ using namespace moebius;
 using namespace moebius::c_api;
 
 moebius_status moebius_checkpoint_open(const char* directory, moebius_checkpoint* checkpoint) {
-  return guarded([&] {
-    moebius_checkpoint& place = expect_out(checkpoint, "checkpoint");
+  return giving(checkpoint, "checkpoint", [&] {
     const std::string folder = read_text(directory, "directory");
-    place = make_handle(std::make_shared<CheckpointObject>(folder.c_str()));
+    return make_handle(std::make_shared<CheckpointObject>(folder.c_str()));
   });
 }
 

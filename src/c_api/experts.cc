@@ -119,15 +119,14 @@ moebius_status moebius_experts_create(const moebius_expert_weights* weights,
                                       const moebius_experts_options* options,
                                       moebius_stream stream,
                                       moebius_experts* experts) {
-  return guarded([&] {
-    moebius_experts& place = expect_out(experts, "experts");
+  return giving(experts, "experts", [&] {
     const moebius_experts_options given = read_struct(options, "options");
     const Stream on = read_stream(stream);
     expect(weights != nullptr, "weights are null, expected w1 and w2");
     ExpertWeights tensors = read_expert_weights(weights, on);
     const ExpertsDesc desc = describe(tensors, given);
     const std::string name = given.implementation == nullptr ? "" : given.implementation;
-    place = make_handle(
+    return make_handle(
         std::make_shared<ExpertsObject>(make_experts(desc, std::move(tensors), on, name)));
   });
 }

@@ -75,8 +75,7 @@ moebius_status moebius_make_process_group(int32_t rank,
                                           void* user,
                                           const moebius_group_options* options,
                                           moebius_group* group) {
-  return guarded([&] {
-    moebius_group& place = expect_out(group, "group");
+  return giving(group, "group", [&] {
     const moebius_group_options given = read_options(options);
     Bootstrap bootstrap{.rank = rank,
                         .size = size,
@@ -91,19 +90,18 @@ moebius_status moebius_make_process_group(int32_t rank,
         }
       };
     }
-    place = give(make_process_group(bootstrap));
+    return give(make_process_group(bootstrap));
   });
 }
 
 moebius_status moebius_make_mpi_group(const void* comm,
                                       const moebius_group_options* options,
                                       moebius_group* group) {
-  return guarded([&] {
-    moebius_group& place = expect_out(group, "group");
+  return giving(group, "group", [&] {
     const moebius_group_options given = read_options(options);
-    place = give(make_mpi_group({.ranks_per_node = given.ranks_per_node,
-                                 .timeout = std::chrono::milliseconds(given.timeout_ms),
-                                 .comm = comm}));
+    return give(make_mpi_group({.ranks_per_node = given.ranks_per_node,
+                                .timeout = std::chrono::milliseconds(given.timeout_ms),
+                                .comm = comm}));
   });
 }
 
@@ -127,10 +125,9 @@ moebius_status moebius_make_nccl_group(moebius_group host,
 }
 
 moebius_status moebius_make_nccl_group_of(void* comm, int64_t timeout_ms, moebius_group* group) {
-  return guarded([&] {
-    moebius_group& place = expect_out(group, "group");
+  return giving(group, "group", [&] {
     expect(comm != nullptr, "comm is null, expected an ncclComm_t");
-    place = give(make_nccl_group(comm, std::chrono::milliseconds(timeout_ms)));
+    return give(make_nccl_group(comm, std::chrono::milliseconds(timeout_ms)));
   });
 }
 
@@ -176,10 +173,8 @@ moebius_status moebius_group_split(moebius_group group,
                                    int32_t color,
                                    int32_t key,
                                    moebius_group* part) {
-  return guarded([&] {
-    moebius_group& place = expect_out(part, "part");
-    place = give(Using<GroupObject>(group)->get().split(color, key));
-  });
+  return giving(part, "part",
+                [&] { return give(Using<GroupObject>(group)->get().split(color, key)); });
 }
 
 moebius_status moebius_group_abort(moebius_group group, const char* why) {

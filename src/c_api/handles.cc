@@ -111,6 +111,15 @@ Table& table() {
                                           kind));
 }
 
+// The entry of a handle, whose mutex is held; throws where there is none of this kind.
+auto expect_entry(Table& all, uintptr_t number, std::string_view kind, std::string_view what) {
+  const auto found = all.entries.find(number);
+  if (found == all.entries.end() || found->second.kind != kind) {
+    refuse(number, kind, what, found == all.entries.end() ? "" : found->second.kind);
+  }
+  return found;
+}
+
 }  // namespace
 
 uintptr_t enter(std::shared_ptr<Object> object, std::string_view kind) {
@@ -125,10 +134,7 @@ uintptr_t enter(std::shared_ptr<Object> object, std::string_view kind) {
 std::shared_ptr<Object> find(uintptr_t number, std::string_view kind, std::string_view what) {
   Table& all = table();
   const std::shared_lock lock(all.mutex);
-  const auto found = all.entries.find(number);
-  if (found == all.entries.end() || found->second.kind != kind) {
-    refuse(number, kind, what, found == all.entries.end() ? "" : found->second.kind);
-  }
+  const auto found = expect_entry(all, number, kind, what);
   expect(number >= all.first_own, [&] {
     return fmt::format(
         "{} is a {} of the process that has forked this one, expected one of this "
@@ -141,10 +147,7 @@ std::shared_ptr<Object> find(uintptr_t number, std::string_view kind, std::strin
 std::shared_ptr<Object> remove(uintptr_t number, std::string_view kind, std::string_view what) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.entries.find(number);
-  if (found == all.entries.end() || found->second.kind != kind) {
-    refuse(number, kind, what, found == all.entries.end() ? "" : found->second.kind);
-  }
+  const auto found = expect_entry(all, number, kind, what);
   if (number < all.first_own) {
     return nullptr;  // the entry keeps the copy as it is
   }

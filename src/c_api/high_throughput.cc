@@ -279,8 +279,7 @@ using namespace moebius::c_api;
 moebius_status moebius_high_throughput_create(moebius_group group,
                                               const moebius_high_throughput_options* options,
                                               moebius_high_throughput* transport) {
-  return guarded([&] {
-    moebius_high_throughput& place = expect_out(transport, "transport");
+  return giving(transport, "transport", [&] {
     const Using<GroupObject> used(group);
     const moebius_high_throughput_options given = read_struct(options, "options");
     const ExpertPlacement placement =
@@ -291,7 +290,7 @@ moebius_status moebius_high_throughput_create(moebius_group group,
     auto made = shared
                     ? shared->transports->high_throughput(placement, dispatch, combine)
                     : std::make_shared<HighThroughput>(used->get(), placement, dispatch, combine);
-    place = make_handle(std::make_shared<HighThroughputObject>(used.object(), std::move(made)));
+    return make_handle(std::make_shared<HighThroughputObject>(used.object(), std::move(made)));
   });
 }
 
@@ -373,11 +372,10 @@ moebius_status moebius_high_throughput_expert_order(moebius_high_throughput tran
                                                     int64_t expert_alignment,
                                                     moebius_stream stream,
                                                     moebius_result* result) {
-  return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
+  return giving(result, "result", [&] {
     const Using<HighThroughputObject> used(transport);
     const auto from = find_dispatch(dispatched, "dispatched", *used);
-    place = make_handle<ResultObject>(std::make_shared<OrderResult>(
+    return make_handle<ResultObject>(std::make_shared<OrderResult>(
         used->transport->expert_order(from->output, expert_alignment, read_stream(stream)),
         used.object()));
   });

@@ -251,21 +251,19 @@ moebius_status moebius_layer_start(moebius_layer layer,
                                    const moebius_tensor* output,
                                    moebius_stream stream,
                                    moebius_call* call) {
-  return guarded([&] {
-    moebius_call& place = expect_out(call, "call");
+  return giving(call, "call", [&] {
     const Using<LayerObject> used(layer);
     const Call begun = read_call(*used, input, output, stream);
-    place = make_handle(std::make_shared<CallObject>(
+    return make_handle(std::make_shared<CallObject>(
         used.object(), used->layer.start(begun.input, begun.output, begun.context)));
   });
 }
 
 moebius_status moebius_call_step(moebius_call call, int32_t* has_more) {
-  return guarded([&] {
-    int32_t& place = expect_out(has_more, "has_more");
+  return giving(has_more, "has_more", [&] {
     const Using<CallObject> used(call);
     const Using<WorkspacesObject> workspaces(used->layer->workspaces);
-    place = used->call.step() ? 1 : 0;
+    return used->call.step() ? 1 : 0;
   });
 }
 

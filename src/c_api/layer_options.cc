@@ -124,10 +124,8 @@ using namespace moebius;
 using namespace moebius::c_api;
 
 moebius_status moebius_workspaces_create(moebius_workspaces* workspaces) {
-  return guarded([&] {
-    moebius_workspaces& place = expect_out(workspaces, "workspaces");
-    place = make_handle(std::make_shared<WorkspacesObject>());
-  });
+  return giving(workspaces, "workspaces",
+                [&] { return make_handle(std::make_shared<WorkspacesObject>()); });
 }
 
 moebius_status moebius_workspaces_bytes(moebius_workspaces workspaces, int64_t* bytes) {

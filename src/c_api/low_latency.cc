@@ -133,8 +133,7 @@ using namespace moebius::c_api;
 moebius_status moebius_low_latency_create(moebius_group group,
                                           const moebius_low_latency_options* options,
                                           moebius_low_latency* transport) {
-  return guarded([&] {
-    moebius_low_latency& place = expect_out(transport, "transport");
+  return giving(transport, "transport", [&] {
     const Using<GroupObject> used(group);
     const moebius_low_latency_options given = read_struct(options, "options");
     const LowLatencyOptions wanted = read_options(given);
@@ -143,7 +142,7 @@ moebius_status moebius_low_latency_create(moebius_group group,
     const auto shared = find_transports(given.transports, *used);
     auto made = shared ? shared->transports->low_latency(placement, wanted)
                        : std::make_shared<LowLatency>(used->get(), placement, wanted);
-    place = make_handle(std::make_shared<LowLatencyObject>(used.object(), std::move(made)));
+    return make_handle(std::make_shared<LowLatencyObject>(used.object(), std::move(made)));
   });
 }
 
@@ -151,12 +150,11 @@ moebius_status moebius_low_latency_size_hint(const moebius_low_latency_options* 
                                              int32_t num_ranks,
                                              moebius_device device,
                                              int64_t* bytes) {
-  return guarded([&] {
-    int64_t& place = expect_out(bytes, "bytes");
+  return giving(bytes, "bytes", [&] {
     const moebius_low_latency_options given = read_struct(options, "options");
     const int64_t num_experts =
         read_placement(given.placement, given.num_experts, read_num_ranks(num_ranks)).num_experts();
-    place = LowLatency::size_hint(read_options(given), num_ranks, num_experts, read_device(device));
+    return LowLatency::size_hint(read_options(given), num_ranks, num_experts, read_device(device));
   });
 }
 
@@ -164,11 +162,10 @@ moebius_status moebius_low_latency_dispatch(moebius_low_latency transport,
                                             const moebius_low_latency_dispatch_input* input,
                                             moebius_stream stream,
                                             moebius_result* result) {
-  return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
+  return giving(result, "result", [&] {
     const Using<LowLatencyObject> used(transport);
     const Stream on = read_stream(stream);
-    place = make_handle<ResultObject>(std::make_shared<LowLatencyResult>(
+    return make_handle<ResultObject>(std::make_shared<LowLatencyResult>(
         used->transport->dispatch(read_input(input, on), on), used.object()));
   });
 }
@@ -177,11 +174,10 @@ moebius_status moebius_low_latency_dispatch_start(moebius_low_latency transport,
                                                   const moebius_low_latency_dispatch_input* input,
                                                   moebius_stream stream,
                                                   moebius_pending* pending) {
-  return guarded([&] {
-    moebius_pending& place = expect_out(pending, "pending");
+  return giving(pending, "pending", [&] {
     const Using<LowLatencyObject> used(transport);
     const Stream on = read_stream(stream);
-    place = make_handle<PendingObject>(
+    return make_handle<PendingObject>(
         std::make_shared<PendingResult<LowLatencyResult, LowLatencyDispatchOutput>>(
             used->transport->dispatch_async(read_input(input, on), on), used.object()));
   });
@@ -214,13 +210,12 @@ moebius_status moebius_low_latency_combine_start(moebius_low_latency transport,
                                                  moebius_result dispatched,
                                                  moebius_stream stream,
                                                  moebius_pending* pending) {
-  return guarded([&] {
-    moebius_pending& place = expect_out(pending, "pending");
+  return giving(pending, "pending", [&] {
     const Using<LowLatencyObject> used(transport);
     const auto from = find_result<LowLatencyResult>(dispatched, "dispatched");
     const Stream on = read_stream(stream);
     const CombineCall call = read_input(input, on);
-    place = make_handle<PendingObject>(
+    return make_handle<PendingObject>(
         std::make_shared<PendingResult<LowLatencyCombineResult, LowLatencyCombineOutput>>(
             used->transport->combine_async(call.input, *from->output.handle, on, call.into),
             used.object()));

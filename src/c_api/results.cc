@@ -69,10 +69,8 @@ moebius_status moebius_result_array(moebius_result result,
                                     const char* name,
                                     int32_t index,
                                     moebius_array* array) {
-  return guarded([&] {
-    moebius_array& place = expect_out(array, "array");
-    place = make_array(find_array(*Using<ResultObject>(result), name, index));
-  });
+  return giving(array, "array",
+                [&] { return make_array(find_array(*Using<ResultObject>(result), name, index)); });
 }
 
 moebius_status moebius_result_dlpack(moebius_result result, const moebius_dlpack_arrays* arrays) {
@@ -102,10 +100,9 @@ moebius_status moebius_pending_hook(moebius_pending pending) {
 }
 
 moebius_status moebius_pending_finish(moebius_pending pending, moebius_result* result) {
-  return guarded([&] {
-    moebius_result& place = expect_out(result, "result");
+  return giving(result, "result", [&] {
     const Using<PendingObject> used(pending);
-    place = make_handle(used->finish());
+    return make_handle(used->finish());
   });
 }
 

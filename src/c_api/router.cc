@@ -65,13 +65,12 @@ moebius_status moebius_router_create(const moebius_router_config* config,
                                      const moebius_router_weights* weights,
                                      moebius_device device,
                                      moebius_router* router) {
-  return guarded([&] {
-    moebius_router& place = expect_out(router, "router");
+  return giving(router, "router", [&] {
     const Device where = read_device(device);
     const Stream stream = where.is_cuda() ? Stream::cuda(where.index) : Stream();
     RouterWeights given = read_router_weights(weights, stream);
     stream.synchronize();  // strided weights are copied on it
-    place = make_handle(std::make_shared<RouterObject>(
+    return make_handle(std::make_shared<RouterObject>(
         Router(read_router_config(config, where), std::move(given))));
   });
 }

@@ -45,11 +45,10 @@ moebius_status moebius_stream_synchronize(moebius_stream stream) {
 }
 
 moebius_status moebius_stream_capture_id(moebius_stream stream, uint64_t* id) {
-  return guarded([&] {
-    uint64_t& place = expect_out(id, "id");
+  return giving(id, "id", [&] {
     const Stream on = read_stream(stream);
     const Device device = on.device();
-    place = device.is_cuda() ? cuda::capture_id(on.native_handle(), device.index) : 0;
+    return device.is_cuda() ? cuda::capture_id(on.native_handle(), device.index) : 0;
   });
 }
 

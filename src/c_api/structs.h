@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
+#include "c_api/status.h"
 #include "moebius/error.h"
 
 namespace moebius::c_api {
@@ -48,6 +50,15 @@ template <typename T>
 T& expect_out(T* out, std::string_view what) {
   expect(out != nullptr, [&] { return std::string(what) + " is null, expected a place to write"; });
   return *out;
+}
+
+// As guarded(), for a function that writes to `out`, which must be there, what the body returns.
+template <typename T, typename Body>
+moebius_status giving(T* out, std::string_view what, Body&& body) noexcept {
+  return guarded([&] {
+    T& place = expect_out(out, what);
+    place = std::forward<Body>(body)();
+  });
 }
 
 }  // namespace moebius::c_api

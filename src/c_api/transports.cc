@@ -29,10 +29,9 @@ using namespace moebius;
 using namespace moebius::c_api;
 
 moebius_status moebius_transports_create(moebius_group group, moebius_transports* transports) {
-  return guarded([&] {
-    moebius_transports& place = expect_out(transports, "transports");
+  return giving(transports, "transports", [&] {
     const Using<GroupObject> used(group);
-    place = make_handle(std::make_shared<TransportsObject>(used.object()));
+    return make_handle(std::make_shared<TransportsObject>(used.object()));
   });
 }
 
