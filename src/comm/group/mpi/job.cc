@@ -145,23 +145,10 @@ std::optional<Job> launched_job() {
 
 Presence::Presence(std::string_view place_name) {
   if (const std::optional<Job> job = launched_job()) {
-    socket_ = make_socket();
-    if (with_address(bind, socket_, presence_name(*job, place_name, job->rank))) {
-      listen(socket_, SOMAXCONN);
+    socket_ = File(make_socket());
+    if (with_address(bind, socket_.fd(), presence_name(*job, place_name, job->rank))) {
+      listen(socket_.fd(), SOMAXCONN);
     }
-  }
-}
-
-Presence::Presence(Presence&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
-
-Presence& Presence::operator=(Presence&& other) noexcept {
-  std::swap(socket_, other.socket_);
-  return *this;
-}
-
-Presence::~Presence() {
-  if (socket_ >= 0) {
-    close(socket_);
   }
 }
 

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/group/shared_file.h"
+
 namespace moebius::comm {
 
 // The job of this process, as far as its launcher's variables tell.
@@ -43,12 +45,9 @@ class Presence {
   Presence() = default;
   explicit Presence(std::string_view place_name);
   explicit Presence(const MeetingPlace& place) : Presence(std::string_view(place.name)) {}
-  Presence(Presence&& other) noexcept;
-  Presence& operator=(Presence&& other) noexcept;
-  ~Presence();
 
  private:
-  int socket_ = -1;
+  File socket_;
 };
 
 // The name of the place where the command begins.
