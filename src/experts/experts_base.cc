@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/experts_base.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "core/parallel.h"
 #include "experts/validate.h"
+#include "moebius/error.h"
 
 namespace moebius {
 
@@ -63,7 +66,11 @@ void ExpertsBase::apply(const ExpertsInput& input,
                         const Tensor& intermediate,
                         const Tensor& scratch,
                         const Stream& stream) const {
-  validate_call(*this, input, output, intermediate, scratch, stream, stream_.device());
+  expect(stream.device() == stream_.device(), [&] {
+    return fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
+                       to_string(stream_.device()), name());
+  });
+  validate_call(*this, input, output, intermediate, scratch, stream_.device());
   run(input, output, Scratch(scratch.bytes(), stream_.device()), stream);
 }
 

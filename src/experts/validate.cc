@@ -360,14 +360,9 @@ void validate_call(const Experts& experts,
                    const Tensor& output,
                    const Tensor& intermediate,
                    const Tensor& scratch,
-                   const Stream& stream,
                    Device device) {
   const ExpertsDesc& desc = experts.desc();
   const bool batched = desc.format == ActivationFormat::kBatched;
-  expect(stream.device() == device, [&] {
-    return fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
-                       to_string(device), experts.name());
-  });
   expect_ge(input.parts.count, 1, "parts");
   expect(input.parts.count == 1 || experts.traits().gives_parts, [&] {
     return fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,

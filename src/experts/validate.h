@@ -36,13 +36,12 @@ void expect_a2_scale(const Experts& experts, const Tensor& a2_scale, const Shape
 // Checks the static scales of the rows in `order`; the message names row and scale.
 void validate_a2_scale(const Tensor& a2_scale, const RowOrder& order);
 
-// Checks everything about a call on `device` but the values of ids and counts.
+// Checks everything about a call on `device` but its stream and the values of ids and counts.
 void validate_call(const Experts& experts,
                    const ExpertsInput& input,
                    const Tensor& output,
                    const Tensor& intermediate,
                    const Tensor& scratch,
-                   const Stream& stream,
                    Device device);
 
 }  // namespace moebius

@@ -54,7 +54,7 @@ void check_activated(const GemmProblem& p, uint32_t seed, bool power_of_two_scal
   if (has_codes) {
     expected.block = kScaleBlock;
     expected.scale = room(width / kScaleBlock, DType::kF32);
-    activate_to_codes({}, spec, rows, in, expected, stream);
+    activate_to_codes({{}, spec}, rows, in, expected, stream);
   } else {
     activate({}, rows, in, expected.values, stream);
   }

@@ -338,8 +338,8 @@ class CudaExperts final : public ExpertsBase {
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
     if (buffer_facts().activates_to_codes()) {
-      activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream,
-                        given_scales(call));
+      activate_to_codes({desc_.activation, a2_.spec(), given_scales(call)}, rows, buffers.gemm1,
+                        buffers.hidden, stream);
       return buffers.hidden;
     }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);

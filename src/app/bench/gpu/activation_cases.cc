@@ -113,8 +113,9 @@ void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
     out.scales = cuda::RowScales::kPerRow;
     out.block = block;
     out.scale = gpu.empty({kRows, kWidth / block}, DType::kF32);
-    run(problem, out, steps,
-        [&] { cuda::activate_to_codes({}, spec, rows, in_there, out, gpu.stream()); });
+    run(problem, out, steps, [&] {
+      cuda::activate_to_codes({{}, spec}, rows, in_there, out, gpu.stream());
+    });
   };
   // e4m3 has 3 bits of mantissa, and steps of 2^-9 below its normal numbers.  Half a step is
   // allowed.

@@ -203,7 +203,7 @@ void GemmCases::run_activated(const cuda::GroupedGemm& gemm) const {
   const auto run_in_two = [&] {
     cuda::sm90_grouped_gemm(gemm, stream);
     if (is_fp8) {
-      cuda::activate_to_codes({}, spec, rows, gemm.out, in_two, stream);
+      cuda::activate_to_codes({{}, spec}, rows, gemm.out, in_two, stream);
     } else {
       cuda::activate({}, rows, gemm.out, in_two.values, stream);
     }

@@ -106,17 +106,22 @@ struct BlockPlace {
   int64_t block = 0;
 };
 
+// How items are computed.
+struct ItemMeans {
+  const RowQuantizer& a1;
+  const RowQuantizer& a2;
+  Operand operand;
+  const TileKernels& kernels;
+  const NumaPlacement& placement;
+};
+
 // Any number of threads may call const functions, each with its own ThreadBuffers.
 class ItemStages {
  public:
   // desc and weights are not kept.
   ItemStages(const ExpertsDesc& desc,
              const ExpertWeights& weights,
-             const RowQuantizer& a1,
-             const RowQuantizer& a2,
-             Operand operand,
-             const TileKernels& kernels,
-             const NumaPlacement& placement,
+             const ItemMeans& means,
              const Stream& stream);
 
   // Packs the values of those weights once more that are defined.  They are described as those that

@@ -46,11 +46,9 @@ class TileExperts final : public ExpertsBase {
         placement_(numa_placement()),
         stages_(desc_,
                 weights_,
-                quantize_a1_,
-                quantize_a2_,
-                multiplies_integers(desc_, weights_.quant) ? Operand::kI8 : kernels.operand,
-                kernels,
-                placement_,
+                {quantize_a1_, quantize_a2_,
+                 multiplies_integers(desc_, weights_.quant) ? Operand::kI8 : kernels.operand,
+                 kernels, placement_},
                 stream),
         quantizes_all_rows_(quant::scales_over_rows(weights_.quant.a2)) {
     // The packed copies are all that is kept.

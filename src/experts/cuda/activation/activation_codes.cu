@@ -192,13 +192,11 @@ bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width) {
   return group % kVector == 0 && width % group == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;
 }
 
-void activate_to_codes(const ActivationSpec& activation,
-                       const QuantizeSpec& spec,
+void activate_to_codes(const CodedActivation& coded,
                        const RowGroups& rows,
                        const Tensor& input,
                        const RowOperand& out,
-                       const Stream& on,
-                       const GivenScales& given) {
+                       const Stream& on) {
   const int64_t room = out.values.dim(0);
   if (room == 0) {
     return;
@@ -206,19 +204,19 @@ void activate_to_codes(const ActivationSpec& activation,
   const int index = on.device().index;
   const DeviceGuard guard(index);
   Args p{};
-  p.activation.spec = activation;
+  p.activation.spec = coded.activation;
   p.activation.rows = rows;
   p.activation.in = input.raw();
   p.activation.out = out.values.raw();
   p.activation.width = static_cast<int>(out.values.dim(1));
   p.activation.in_width = static_cast<int>(input.dim(1));
   p.is_bf16 = out.values.dtype() == DType::kBF16;
-  p.spec = spec;
+  p.spec = coded.spec;
   p.scale = out.scale.data<float>();
   p.num_groups = static_cast<int>(out.scale.dim(1));
-  p.given = given;
+  p.given = coded.given;
   p.group_lanes = p.num_groups > 1 ? static_cast<int>(out.block) / kVector : 0;
-  const Encode how = quant::encode_of(spec);
+  const Encode how = quant::encode_of(coded.spec);
   visit_float(input.dtype(), [&](auto type) {
     using T = decltype(type);
     const auto run = how == Encode::kE4M3Divide       ? launch<T, Encode::kE4M3Divide>

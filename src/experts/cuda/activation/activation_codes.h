@@ -16,15 +16,19 @@ namespace moebius::cuda {
 // vectors of eight.
 bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width);
 
-// input [M, N] is as for activate(), out as RowCoder::take makes it.  `given` scales are of rows
-// with one scale each.
+// What becomes of rows.  `given` scales are of rows with one scale each.
+struct CodedActivation {
+  ActivationSpec activation;
+  QuantizeSpec spec;
+  GivenScales given = {};
+};
+
+// input [M, N] is as for activate(), out as RowCoder::take makes it.
 // REQUIRES: can_activate_to_codes().
-void activate_to_codes(const ActivationSpec& activation,
-                       const QuantizeSpec& spec,
+void activate_to_codes(const CodedActivation& coded,
                        const RowGroups& rows,
                        const Tensor& input,
                        const RowOperand& out,
-                       const Stream& stream,
-                       const GivenScales& given = {});
+                       const Stream& stream);
 
 }  // namespace moebius::cuda
