@@ -29,12 +29,16 @@ std::string scheme_of(const json& quantization,
       .name;
 }
 
-TEST(QuantRulesTest, CompressedTensorsIgnoresNamesAndPatterns) {
-  json quantization = small_quantization("fp8_channel");
-  const auto with = [&](json ignore) {
-    quantization["ignore"] = std::move(ignore);
+// The name of the expert's scheme where `key` of a small quantization lists these entries.
+auto schemes_with(const char* method, const char* key) {
+  return [key, quantization = small_quantization(method)](json entries) mutable {
+    quantization[key] = std::move(entries);
     return scheme_of(quantization, kExpert);
   };
+}
+
+TEST(QuantRulesTest, CompressedTensorsIgnoresNamesAndPatterns) {
+  auto with = schemes_with("fp8_channel", "ignore");
   const std::string fp8 = "compressed-tensors fp8";
   EXPECT_EQ(with(json::array()), fp8);
   EXPECT_EQ(with({kExpert}), "none, by ignore '" + kExpert + "'");
@@ -65,31 +69,23 @@ TEST(QuantRulesTest, CompressedTensorsTargetsNameTheirModules) {
 }
 
 TEST(QuantRulesTest, ModulesToNotConvertAreStartsPatternsOrEnds) {
-  json quantization = small_quantization("fp8");
-  const auto with = [&](const char* entry) {
-    quantization["modules_to_not_convert"] = {entry};
-    return scheme_of(quantization, kExpert);
-  };
-  EXPECT_EQ(with("model.layers.3.mlp"), "none, by modules_to_not_convert 'model.layers.3.mlp'");
-  EXPECT_EQ(with("gate_proj"), "none, by modules_to_not_convert 'gate_proj'");
-  EXPECT_EQ(with("model.layers.[0-3].mlp"),
+  auto with = schemes_with("fp8", "modules_to_not_convert");
+  EXPECT_EQ(with({"model.layers.3.mlp"}), "none, by modules_to_not_convert 'model.layers.3.mlp'");
+  EXPECT_EQ(with({"gate_proj"}), "none, by modules_to_not_convert 'gate_proj'");
+  EXPECT_EQ(with({"model.layers.[0-3].mlp"}),
             "none, by modules_to_not_convert 'model.layers.[0-3].mlp'");
-  EXPECT_EQ(with("gate"), "fp8");
-  EXPECT_EQ(with("layers.3.mlp"), "fp8");
-  EXPECT_EQ(with("model.layers.3.self_attn"), "fp8");
+  EXPECT_EQ(with({"gate"}), "fp8");
+  EXPECT_EQ(with({"layers.3.mlp"}), "fp8");
+  EXPECT_EQ(with({"model.layers.3.self_attn"}), "fp8");
 }
 
 TEST(QuantRulesTest, ModeloptExcludesByGlobs) {
-  json quantization = small_quantization("modelopt_fp8");
-  const auto with = [&](const char* entry) {
-    quantization["ignore"] = {entry};
-    return scheme_of(quantization, kExpert);
-  };
-  EXPECT_EQ(with("model.layers.3*"), "none, by ignore 'model.layers.3*'");
-  EXPECT_EQ(with("model.layers.3.mlp"), "none, by ignore 'model.layers.3.mlp'");
-  EXPECT_EQ(with("*gate"), "modelopt fp8");
-  EXPECT_EQ(with("model.layers.?.mlp.shared*"), "modelopt fp8");
-  quantization = {
+  auto with = schemes_with("modelopt_fp8", "ignore");
+  EXPECT_EQ(with({"model.layers.3*"}), "none, by ignore 'model.layers.3*'");
+  EXPECT_EQ(with({"model.layers.3.mlp"}), "none, by ignore 'model.layers.3.mlp'");
+  EXPECT_EQ(with({"*gate"}), "modelopt fp8");
+  EXPECT_EQ(with({"model.layers.?.mlp.shared*"}), "modelopt fp8");
+  const json quantization = {
       {"quant_method", "modelopt"},
       {"quant_algo", "MIXED_PRECISION"},
       {"quantized_layers",

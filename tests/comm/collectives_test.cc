@@ -224,10 +224,7 @@ TEST_P(CollectivesTest, WrongSizesAreRefusedWithBothValues) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes,
-                         CollectivesTest,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
+INSTANTIATE_TEST_SUITE_P(Shapes, CollectivesTest, on_group_shapes(), shape_name);
 
 }  // namespace
 }  // namespace moebius::testing

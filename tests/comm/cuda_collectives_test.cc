@@ -175,10 +175,7 @@ TEST(CudaCollectives, AGroupWithoutGpusSaysSo) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaCollectivesTest,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaCollectivesTest, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius

@@ -188,7 +188,7 @@ TEST_P(CudaGroupTest, HostCallsAndFailuresAreThoseOfTheHostGroup) {
   testing::expect_mentions(errors[0], "rank 1 has had enough");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaGroupTest, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaGroupTest, on_gpu_ranks(), gpu_ranks_name);
 
 class CudaNodesTest : public GpuRanksTest {};
 

@@ -50,7 +50,7 @@ void expect_contains(const std::string& message, const std::string& part);
 // A TEST_P of such a fixture runs on each of gpu_ranks().  It is skipped where this machine has too
 // few GPUs:
 //   class X : public GpuRanksTest {};
-//   INSTANTIATE_TEST_SUITE_P(All, X, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+//   INSTANTIATE_TEST_SUITE_P(All, X, on_gpu_ranks(), gpu_ranks_name);
 class GpuRanksTest : public GpuTest, public ::testing::WithParamInterface<GpuRanks> {
  protected:
   void SetUp() override {
@@ -62,6 +62,12 @@ class GpuRanksTest : public GpuTest, public ::testing::WithParamInterface<GpuRan
   void run(const std::function<void(Group&)>& body) const { run_gpu_ranks(GetParam(), body); }
 };
 
+inline auto on_gpu_ranks() {
+  return ::testing::ValuesIn(gpu_ranks());
+}
+inline auto on_gpu_ranks_and_nodes() {
+  return ::testing::ValuesIn(gpu_ranks_and_nodes());
+}
 inline std::string gpu_ranks_name(const ::testing::TestParamInfo<GpuRanks>& info) {
   return info.param.name();
 }

@@ -14,6 +14,8 @@
 //   --group=mpi_comms    the same, made from communicators of the test
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <functional>
 #include <ostream>
@@ -42,6 +44,13 @@ bool runs_on_mpi();
 // The shapes that tests go over: 1 to 64 ranks with threads, 1 to 8 with processes, 1 and 4 in
 // groups made otherwise, and the ranks of the job with MPI; each in nodes of several sizes.
 std::vector<GroupShape> group_shapes();
+// INSTANTIATE_TEST_SUITE_P(Shapes, X, on_group_shapes(), shape_name);
+inline auto on_group_shapes() {
+  return ::testing::ValuesIn(group_shapes());
+}
+inline std::string shape_name(const ::testing::TestParamInfo<GroupShape>& shape) {
+  return to_string(shape.param);
+}
 
 // Throws what a rank threw.  With processes it also throws when a rank did not meet an expectation.
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body);

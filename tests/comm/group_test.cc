@@ -445,10 +445,7 @@ TEST_P(GroupTest, CollectiveCallsNeedEveryRank) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes,
-                         GroupTest,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
+INSTANTIATE_TEST_SUITE_P(Shapes, GroupTest, on_group_shapes(), shape_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -441,10 +441,7 @@ TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         HighThroughputTest,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
+INSTANTIATE_TEST_SUITE_P(Groups, HighThroughputTest, on_group_shapes(), shape_name);
 
 }  // namespace
 }  // namespace moebius::testing

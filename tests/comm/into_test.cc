@@ -236,10 +236,7 @@ TEST_P(IntoTest, LowLatencyRefusesTensorsThatDoNotFit) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         IntoTest,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
+INSTANTIATE_TEST_SUITE_P(Groups, IntoTest, on_group_shapes(), shape_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -349,10 +349,7 @@ TEST_P(LowLatencyTest, TagsTravelWithTheirTokens) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         LowLatencyTest,
-                         ::testing::ValuesIn(group_shapes()),
-                         [](const auto& shape) { return to_string(shape.param); });
+INSTANTIATE_TEST_SUITE_P(Groups, LowLatencyTest, on_group_shapes(), shape_name);
 
 TEST(LowLatencyResults, MayOutliveTheObject) {
   run_thread_ranks({}, [](Group& group) {

@@ -26,6 +26,7 @@
 #include "moebius/tensor.h"
 #include "tests/comm/failure_cases.h"
 #include "tests/comm/piped_processes.h"
+#include "tests/comm/two_tokens.h"
 #include "tests/error_text.h"
 
 namespace moebius::testing {
@@ -250,22 +251,9 @@ TEST(OwnProcesses, ASubGroupThatLosesAMemberNamesItAndOthersGoOn) {
 TEST(OwnProcesses, LowLatencyGoesOnWithoutOneThatIsKilled) {
   const auto body = [](const Bootstrap& bootstrap) {
     const auto group = make_process_group(bootstrap);
-    LowLatency transport(*group, ExpertPlacement::linear(4, 4),
-                         {.max_tokens = 4,
-                          .hidden = 128,
-                          .topk = 2,
-                          .in_dtype = DType::kF32,
-                          .excludes_missing = true});
-    const Tensor x = Tensor::zeros({2, 128}, DType::kF32);
-    const Tensor weights = Tensor::zeros({2, 2}, DType::kF32);
-    const Tensor ids = Tensor::zeros({2, 2}, DType::kI32);
-    for (int64_t i = 0; i < ids.numel(); ++i) {
-      ids.data<int32_t>()[i] = static_cast<int32_t>(i);
-      set_float(weights, i, 1);
-    }
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      set_float(x, i, 1);
-    }
+    const TwoTokens tokens;
+    const auto& [x, ids, weights, options] = tokens;
+    LowLatency transport(*group, ExpertPlacement::linear(4, 4), options);
     for (int call = 0; call < 4; ++call) {
       if (group->rank() == 3 && call == 1) {
         raise(SIGKILL);

@@ -18,6 +18,7 @@
 #include "problems/place.h"
 #include "tests/error_text.h"
 #include "tests/gpu_test.h"
+#include "tests/on_devices.h"
 
 namespace moebius {
 namespace {
@@ -165,29 +166,14 @@ TEST(Activation, SiluRoundsTwiceAndTheClampedOnesOnce) {
   EXPECT_GT(differs, 0) << "no value tells the two roundings from one";
 }
 
-class ActivationOn : public GpuTest, public ::testing::WithParamInterface<DeviceType> {
+class ActivationOn : public testing::OnDevices {
  protected:
-  void SetUp() override {
-    if (GetParam() == DeviceType::kCuda) {
-      need_gpus(1);
-    }
-    if (!IsSkipped()) {
-      place_ = testing::Place(GetParam());
-    }
-  }
   Tensor apply_there(const ActivationSpec& spec, const Tensor& input) const {
     return apply(spec, input, place_.stream);
   }
-
-  testing::Place place_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         ActivationOn,
-                         ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
-                         [](const auto& param) {
-                           return param.param == DeviceType::kCpu ? "cpu" : "cuda";
-                         });
+INSTANTIATE_TEST_SUITE_P(All, ActivationOn, testing::cpu_and_cuda(), testing::device_name);
 
 // Vector code may differ from the specification in the last bits of f32, which moves a few values
 // to the next value of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification

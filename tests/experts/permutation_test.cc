@@ -17,11 +17,15 @@
 #include "moebius/permute.h"
 #include "problems/place.h"
 #include "tests/error_text.h"
+#include "tests/on_devices.h"
 
 namespace moebius {
 namespace {
 
 using Ints = std::vector<int32_t>;
+using testing::cpu_and_cuda;
+using testing::device_name;
+using testing::OnDevices;
 using testing::Place;
 
 Ints ints(const Tensor& tensor) {
@@ -66,15 +70,8 @@ Tensor random_map(const Problem& p, std::mt19937& random) {
   return tensor_of(locals, {p.num_experts});
 }
 
-class PermutationTest : public ::testing::TestWithParam<DeviceType> {
+class PermutationTest : public OnDevices {
  protected:
-  void SetUp() override {
-    if (GetParam() == DeviceType::kCuda && cuda_device_count() == 0) {
-      GTEST_SKIP() << "skipped: no GPU";
-    }
-    place_ = Place(GetParam());
-  }
-
   // Makes a permutation on the device.
   Permutation make(const Tensor& ids, const Tensor& map, int64_t num_local_experts) const {
     const Permutation p =
@@ -84,16 +81,9 @@ class PermutationTest : public ::testing::TestWithParam<DeviceType> {
     place_.stream.synchronize();
     return p;
   }
-
-  Place place_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices,
-                         PermutationTest,
-                         ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
-                         [](const auto& test) {
-                           return test.param == DeviceType::kCpu ? "cpu" : "cuda";
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, PermutationTest, cpu_and_cuda(), device_name);
 
 // These sizes are around those of warps, of their parts (256) and of chunks (2048).
 const std::vector<Problem> kProblems = {

@@ -360,10 +360,7 @@ TEST_P(CudaLayerGraphRanks, WhatWaitsForHostsSaysThatItCannotBeCaptured) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaLayerGraphRanks,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaLayerGraphRanks, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -98,10 +98,7 @@ TEST_P(CudaLayerProfileRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaLayerProfileRanks,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaLayerProfileRanks, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -14,6 +14,7 @@
 #include "moebius/graph.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/layer/cuda_rank_layer.h"
+#include "tests/layer/fakes.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -130,30 +131,13 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
 }
 
 // Records the bound on SMs that each call of real experts gets.
-class NotedSms final : public Experts {
+class NotedSms final : public ForwardingExperts {
  public:
-  explicit NotedSms(std::unique_ptr<Experts> base)
-      : Experts({.name = base->name(),
-                 .weight_and_reduce = base->traits().weight_and_reduce,
-                 .supports_chunking = base->traits().supports_chunking,
-                 .expects_unquantized_inputs = base->traits().expects_unquantized_inputs,
-                 .takes_quantized_transfers = base->traits().takes_quantized_transfers}),
-        base_(std::move(base)) {}
-  const ExpertsDesc& desc() const override { return base_->desc(); }
-  const QuantConfig& quant() const override { return base_->quant(); }
-  ExpertsWorkspace workspace(int64_t rows) const override { return base_->workspace(rows); }
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    noted.push_back(input.max_sms);
-    base_->apply(input, output, intermediate, scratch, stream);
-  }
+  using ForwardingExperts::ForwardingExperts;
   mutable std::vector<int> noted;
 
  private:
-  std::unique_ptr<Experts> base_;
+  void note(const ExpertsInput& input) const override { noted.push_back(input.max_sms); }
 };
 
 TEST_F(CudaLayer, MicroBatchesTakeNoMoreSmsThanTheCallMay) {
@@ -424,7 +408,7 @@ TEST_P(CudaLayerRanks, MoreRowsThanTheCapacityAreAnErrorOnEveryRank) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaLayerRanks, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaLayerRanks, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -126,10 +126,7 @@ TEST_P(CudaQuantizedLayerRanks, BroughtScalesTravelAndNothingIsAllocated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaQuantizedLayerRanks,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaQuantizedLayerRanks, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -11,6 +11,7 @@
 #include "problems/place.h"
 #include "tests/gpu_test.h"
 #include "tests/layer/backends.h"
+#include "tests/layer/fakes.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -162,11 +163,9 @@ TEST_F(CudaRows, OneRankPreparesAndFinalizesAsOnTheCpu) {
                      (mapped ? ", half of the experts" : ""));
         const int64_t num_local = mapped ? kExperts / 2 : kExperts;
         const int64_t topk = 3;
-        ExpertsDesc desc;
-        desc.num_experts = kExperts;
+        ExpertsDesc desc =
+            fake_desc(kExperts, topk, kHidden, ActivationFormat::kStandard, DType::kBF16);
         desc.num_local_experts = num_local;
-        desc.topk = topk;
-        desc.hidden = kHidden;
         desc.intermediate = 96;
         const QuantConfig quant =
             ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant;

@@ -78,10 +78,7 @@ TEST_P(CudaSteadyStateRanks, NoBackendAllocates) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaSteadyStateRanks,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaSteadyStateRanks, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -256,7 +256,7 @@ TEST_P(CudaSteps, PeersOfADroppedCallDoNotWaitForEver) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaSteps, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaSteps, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

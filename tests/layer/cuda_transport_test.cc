@@ -232,7 +232,7 @@ TEST_P(CudaTransport, SumsAndGathersSlicesOfTokens) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaTransport, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaTransport, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,6 +169,29 @@ inline ExpertsDesc fake_desc(int64_t num_experts,
   desc.format = format;
   return desc;
 }
+
+// Experts that leave the work to others.  Tests change what they need.
+class ForwardingExperts : public Experts {
+ public:
+  explicit ForwardingExperts(std::unique_ptr<Experts> inner)
+      : Experts(inner->traits()), inner_(std::move(inner)) {}
+  const ExpertsDesc& desc() const override { return inner_->desc(); }
+  const QuantConfig& quant() const override { return inner_->quant(); }
+  ExpertsWorkspace workspace(int64_t rows) const override { return inner_->workspace(rows); }
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& intermediate,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    note(input);
+    inner_->apply(input, output, intermediate, scratch, stream);
+  }
+
+ private:
+  virtual void note(const ExpertsInput& input) const = 0;
+
+  std::unique_ptr<Experts> inner_;
+};
 
 // Experts that fail once, in call number `at`, counted from 0.
 class FailingExperts final : public FakeExperts {

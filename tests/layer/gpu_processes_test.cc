@@ -63,10 +63,7 @@ void run_layer(const Bootstrap& bootstrap, All2AllBackend backend, int num_calls
     layer.forward(input, output, context);
     const Tensor actual = to_device(output, Device::cpu(), stream);
     layer.check();  // whether a rank was lost in this call
-    for (int64_t t = 0; t < expected.dim(0); ++t) {
-      expect(relative_error(actual[t], expected[t]) <= kBound,
-             [&] { return fmt::format("row {} of call {} is not that of one rank", t, call); });
-    }
+    expect_rows_of_one_rank(actual, expected, kBound, call);
   }
   group->barrier("all are done");
 }

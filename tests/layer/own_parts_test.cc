@@ -7,8 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "layer/layer_parts.h"
 #include "moebius/all2all.h"
 #include "tests/layer/backends.h"
+#include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
 #include "tests/layer/spread.h"
 
@@ -21,40 +23,18 @@ Tensor hidden_states() {
   return random_tensor({kTokens, SmallLayer::kHidden}, DType::kF32, 41);
 }
 
-ExpertsDesc desc_of(const MoeConfig& config, ActivationFormat format) {
-  ExpertsDesc desc;
-  desc.num_experts = config.num_experts;
-  desc.num_local_experts = config.num_local_experts;
-  desc.topk = config.experts_per_token;
-  desc.hidden = config.hidden;
-  desc.intermediate = config.intermediate;
-  desc.in_dtype = config.in_dtype;
-  desc.format = format;
-  return desc;
-}
-
 // Experts of the caller, which count their calls and leave the work to ours.
-class CountingExperts final : public Experts {
+class CountingExperts final : public ForwardingExperts {
  public:
   CountingExperts(std::unique_ptr<Experts> inner, int* num_calls)
-      : Experts(inner->traits()), inner_(std::move(inner)), num_calls_(num_calls) {
+      : ForwardingExperts(std::move(inner)), num_calls_(num_calls) {
     traits_.name = "counting";
     traits_.retains_weights = true;
   }
-  const ExpertsDesc& desc() const override { return inner_->desc(); }
-  const QuantConfig& quant() const override { return inner_->quant(); }
-  ExpertsWorkspace workspace(int64_t rows) const override { return inner_->workspace(rows); }
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    ++*num_calls_;
-    inner_->apply(input, output, intermediate, scratch, stream);
-  }
 
  private:
-  std::unique_ptr<Experts> inner_;
+  void note(const ExpertsInput&) const override { ++*num_calls_; }
+
   int* num_calls_;
 };
 
@@ -111,8 +91,10 @@ struct WithOwnExperts {
   WithOwnExperts(const ParallelConfig& parallel, ActivationFormat format, int* num_calls) {
     weights = SmallLayer::shard(parallel);
     weights.config.validate();
+    MoeLayerOptions options;
+    options.format = format;
     parts.experts = std::make_unique<CountingExperts>(
-        make_experts(desc_of(weights.config, format), std::move(weights.experts), Stream::cpu(1),
+        make_experts(routed_desc(weights, options), std::move(weights.experts), Stream::cpu(1),
                      "cpu_portable"),
         num_calls);
     weights.experts = {};

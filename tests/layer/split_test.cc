@@ -112,10 +112,7 @@ void run_layer(const Bootstrap& bootstrap, All2AllBackend backend, int num_calls
   MoeLayer layer(weights_of(0, parallel), options_for(backend), Stream::cpu(1), group.get());
   for (int call = 0; call < num_calls; ++call) {
     const Tensor output = forward(layer, tokens_of(dp_rank), DType::kF32, Stream::cpu(1));
-    for (int64_t t = 0; t < expected.dim(0); ++t) {
-      expect(relative_error(output[t], expected[t]) <= kBound,
-             [&] { return fmt::format("row {} of call {} is not that of one rank", t, call); });
-    }
+    expect_rows_of_one_rank(output, expected, kBound, call);
   }
   group->barrier("all are done");
 }

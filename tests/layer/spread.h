@@ -4,6 +4,8 @@
 // Spread: how a layer is spread over dp * tp ranks, and a function that runs it there.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "moebius/error.h"
 #include "moebius/group.h"
 #include "moebius/moe_layer.h"
 #include "tests/layer/tensors.h"
@@ -117,6 +120,17 @@ inline void expect_near_rows(const Tensor& actual, const Tensor& expected, doubl
   ASSERT_EQ(actual.shape(), expected.shape());
   for (int64_t t = 0; t < expected.dim(0); ++t) {
     EXPECT_LE(relative_error(actual[t], expected[t]), bound) << "row " << t;
+  }
+}
+
+// The same for the output of call number `call` in a rank of its own, which throws.
+inline void expect_rows_of_one_rank(const Tensor& actual,
+                                    const Tensor& expected,
+                                    double bound,
+                                    int call) {
+  for (int64_t t = 0; t < expected.dim(0); ++t) {
+    expect(relative_error(actual[t], expected[t]) <= bound,
+           [&] { return fmt::format("row {} of call {} is not that of one rank", t, call); });
   }
 }
 

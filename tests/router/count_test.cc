@@ -11,12 +11,16 @@
 #include "moebius/router.h"
 #include "problems/place.h"
 #include "tests/error_text.h"
+#include "tests/on_devices.h"
 
 namespace moebius {
 namespace {
 
 using Ids = std::vector<int32_t>;
 
+using testing::cpu_and_cuda;
+using testing::device_name;
+using testing::OnDevices;
 using testing::Place;
 
 Ids count(const Place& place, Ids ids, int64_t topk, Ids map, int64_t num_local_experts) {
@@ -42,24 +46,9 @@ Ids count(const Place& place, Ids ids, int64_t topk, Ids map, int64_t num_local_
 }
 
 // The cases run on the CPU and on a GPU.
-class CountExpertTokens : public ::testing::TestWithParam<DeviceType> {
- protected:
-  void SetUp() override {
-    if (GetParam() == DeviceType::kCuda && cuda_device_count() == 0) {
-      GTEST_SKIP() << "skipped: no GPU";
-    }
-    place_ = Place(GetParam());
-  }
+class CountExpertTokens : public OnDevices {};
 
-  Place place_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Devices,
-                         CountExpertTokens,
-                         ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
-                         [](const auto& test) {
-                           return test.param == DeviceType::kCpu ? "cpu" : "cuda";
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, CountExpertTokens, cpu_and_cuda(), device_name);
 
 // Local expert l of rank r is global expert order[r * L + l], so each (token, expert) must be
 // counted on exactly one rank.

@@ -23,6 +23,7 @@
 #include "moebius/low_latency.h"
 #include "tests/comm/cuda/sides.h"
 #include "tests/comm/piped_processes.h"
+#include "tests/comm/two_tokens.h"
 
 namespace moebius::testing {
 namespace {
@@ -146,27 +147,13 @@ TEST_F(GpuStops, ARankThatIsStoppedAtARandomMomentIsNamed) {
 // Rank 3 has one of the experts of token 1.  It gets the signal before its second call.
 void go_on_without_rank_3(const Bootstrap& bootstrap, int signal) {
   const auto group = join(bootstrap);
-  LowLatency transport(*group, ExpertPlacement::linear(kRanks, kRanks),
-                       {.max_tokens = 4,
-                        .hidden = 128,
-                        .topk = 2,
-                        .in_dtype = DType::kF32,
-                        .excludes_missing = true});
+  const TwoTokens tokens;
+  LowLatency transport(*group, ExpertPlacement::linear(kRanks, kRanks), tokens.options);
   const Stream stream = Stream::cuda(0);
-  const Tensor x = Tensor::zeros({2, 128}, DType::kF32);
-  const Tensor ids = Tensor::zeros({2, 2}, DType::kI32);
-  const Tensor weights = Tensor::zeros({2, 2}, DType::kF32);
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    ids.data<int32_t>()[i] = static_cast<int32_t>(i);
-    set_float(weights, i, 1);
-  }
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    set_float(x, i, 1);
-  }
   const auto up = [&](const Tensor& t) { return to_device(t, stream.device(), stream); };
-  const Tensor x_there = up(x);
-  const Tensor ids_there = up(ids);
-  const Tensor weights_there = up(weights);
+  const Tensor x_there = up(tokens.x);
+  const Tensor ids_there = up(tokens.ids);
+  const Tensor weights_there = up(tokens.weights);
   for (int call = 0; call < 6; ++call) {
     if (group->rank() == 3 && call == 1) {
       raise(signal);

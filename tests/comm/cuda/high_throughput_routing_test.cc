@@ -91,14 +91,25 @@ TEST_P(HighThroughputCuda, ACapacityGoesWithIdsOf64BitsAndWithNone) {
   });
 }
 
+// A rank's dispatch of the first problem, and what it gives on the CPU.
+struct FirstDispatch {
+  FirstDispatch(Group& gpu, Group& host)
+      : p(dispatch_problems(host.size())[0]),
+        sides(gpu, host, p.placement()),
+        in(make_input(p, host.rank())) {}
+
+  DispatchProblem p;
+  Sides sides;
+  RankInput in;
+  DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+  DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+};
+
 // Calls use the SMs that were set last, also a call that is launched again because banks grow.
 TEST_P(HighThroughputCuda, TheNumberOfSmsChangesBetweenCalls) {
-  const DispatchProblem p = dispatch_problems(num_ranks())[0];
   run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
-    const RankInput in = make_input(p, host.rank());
-    const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-    const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+    FirstDispatch made(gpu, host);
+    auto& [p, sides, in, request, expected] = made;
     const auto sums = sides.cpu.combine(rows_of(expected), *expected.handle, sides.cpu_stream);
     std::vector<DispatchOutput> alive;  // so that banks are added
     for (const int num_sms : {2, 6, 4, 2, 6}) {
@@ -122,12 +133,9 @@ TEST_P(HighThroughputCuda, TheNumberOfSmsChangesBetweenCalls) {
 }
 
 TEST_P(HighThroughputCuda, CachedRoutesAreAsynchronousToo) {
-  const DispatchProblem p = dispatch_problems(num_ranks())[0];
   run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
-    const RankInput in = make_input(p, host.rank());
-    const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-    const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+    FirstDispatch made(gpu, host);
+    auto& [p, sides, in, request, expected] = made;
     const DispatchOutput rows = sides.cuda.dispatch(sides.up(request), sides.stream);
     const Stream other = Stream::cuda(sides.device.index);
     const Tensor late = Tensor::zeros(in.x.shape(), in.x.dtype(), sides.device);

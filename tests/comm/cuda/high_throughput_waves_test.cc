@@ -160,10 +160,7 @@ TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         HighThroughputWaves,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, HighThroughputWaves, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

@@ -74,10 +74,7 @@ TEST_P(IntoCuda, RowsAreInTheCallersTensors) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks,
-                         IntoCuda,
-                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Ranks, IntoCuda, on_gpu_ranks_and_nodes(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

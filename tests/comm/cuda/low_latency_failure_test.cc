@@ -316,14 +316,8 @@ TEST_P(LowLatencyCudaGivenUp, HearsOfAnothersFault) {
       timeout);
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         LowLatencyCudaFailures,
-                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
-                         gpu_ranks_name);
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         LowLatencyCudaGivenUp,
-                         ::testing::ValuesIn(gpu_ranks()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Groups, LowLatencyCudaFailures, on_gpu_ranks_and_nodes(), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Groups, LowLatencyCudaGivenUp, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

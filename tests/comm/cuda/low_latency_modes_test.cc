@@ -130,10 +130,7 @@ TEST_P(LowLatencyCuda, EventsOrderCallsOnSeveralStreams) {
 
 // One dispatch, and one combine that waits for its event: the bank changes with every replay, the
 // tensors do not.
-TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
-  if (!is_one_node()) {
-    GTEST_SKIP() << "skipped: needs one node";
-  }
+TEST_P(LowLatencyCudaOneNode, GraphsMayBeReplayed) {
   const Problem p = make_problem(8, 4, 2048);
   const Reference reference = run_on_cpu(p, {kNone}, 7);
   run_ranks(p, [&](Rank& r) {
@@ -185,10 +182,7 @@ TEST_P(LowLatencyCuda, EachDispatchIsCombinedOnce) {
 }
 
 // A graph with a combine alone can be launched once.
-TEST_P(LowLatencyCuda, ASecondReplayOfACombineIsAnError) {
-  if (!is_one_node()) {
-    GTEST_SKIP() << "skipped: needs one node";
-  }
+TEST_P(LowLatencyCudaOneNode, ASecondReplayOfACombineIsAnError) {
   const Problem p = make_problem(8, 4, 1024);
   const Reference reference = run_on_cpu(p, {kNone}, 1);
   run_ranks(p, [&](Rank& r) {

@@ -228,10 +228,7 @@ TEST_P(LowLatencyCuda, RowsThatWereQuantizedBeforeArriveAsTheyAre) {
   }
 }
 
-TEST_P(LowLatencyCuda, WaitsAreAddedToTheCallersTensors) {
-  if (!is_one_node()) {
-    GTEST_SKIP() << "skipped: needs one node";
-  }
+TEST_P(LowLatencyCudaOneNode, WaitsAreAddedToTheCallersTensors) {
   const Problem p = make_problem(9, 3, 1152);
   run_ranks(p, [&](Rank& r) {
     const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
@@ -380,10 +377,7 @@ TEST_P(LowLatencyCuda, AnotherCodingOnOneRankIsAnError) {
   });
 }
 
-TEST_P(LowLatencyCuda, AResultThatOnlyAStreamUsesGivesItsPlaceToTheNextCall) {
-  if (!is_one_node()) {
-    GTEST_SKIP() << "skipped: over nodes the host waits for the GPU";
-  }
+TEST_P(LowLatencyCudaOneNode, AResultThatOnlyAStreamUsesGivesItsPlaceToTheNextCall) {
   const Problem p = make_problem(9, 3, 1152);
   run_ranks(p, [&](Rank& r) {
     const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));

@@ -281,9 +281,7 @@ void LowLatencyCuda::check_all(std::vector<Problem> problems, int calls) const {
   combine_tuning = {};
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         LowLatencyCuda,
-                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, on_gpu_ranks_and_nodes(), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(All, LowLatencyCudaOneNode, on_gpu_ranks(), gpu_ranks_name);
 
 }  // namespace moebius::testing

@@ -132,4 +132,7 @@ class LowLatencyCuda : public GpuRanksTest {
   void check_all(std::vector<Problem> problems, int calls) const;
 };
 
+// What nodes do not have.
+class LowLatencyCudaOneNode : public LowLatencyCuda {};
+
 }  // namespace moebius::testing

@@ -86,9 +86,6 @@ RankInput make_wide_input(const DispatchProblem& p, int rank) {
   return in;
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups,
-                         HighThroughputCuda,
-                         ::testing::ValuesIn(gpu_ranks_and_nodes()),
-                         gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Groups, HighThroughputCuda, on_gpu_ranks_and_nodes(), gpu_ranks_name);
 
 }  // namespace moebius::testing
