@@ -104,8 +104,7 @@ moebius_status moebius_array_to_dlpack(moebius_array array, int32_t is_versioned
 moebius_status moebius_copy(const moebius_tensor* from,
                             const moebius_tensor* to,
                             moebius_stream stream) {
-  return guarded([&] {
-    const Stream on = read_stream(stream);
+  return guarded_on(stream, [&](const Stream& on) {
     const Tensor source = read_tensor(from, "from", on);
     const Tensor target = read_tensor(to, "to", on);
     expect(source.device() != target.device() || source.nbytes() == 0 ||

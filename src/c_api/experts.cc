@@ -202,9 +202,8 @@ moebius_status moebius_experts_apply(moebius_experts experts,
 moebius_status moebius_experts_update(moebius_experts experts,
                                       const moebius_expert_weights* weights,
                                       moebius_stream stream) {
-  return guarded([&] {
+  return guarded_on(stream, [&](const Stream& on) {
     const Using<ExpertsObject> used(experts);
-    const Stream on = read_stream(stream);
     const ExpertWeights given = read_expert_weights(weights, on);
     if (used->batched) {
       used->batched->update_weights(given, on);

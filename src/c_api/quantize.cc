@@ -79,8 +79,7 @@ moebius_status moebius_quantize(const moebius_tensor* x,
                                 const moebius_tensor* static_scale,
                                 const moebius_tensor* global_scale,
                                 moebius_stream stream) {
-  return guarded([&] {
-    const Stream on = read_stream(stream);
+  return guarded_on(stream, [&](const Stream& on) {
     Quantized q = read_quantized(out, on);
     for (const Tensor& tensor : {q.values, q.scale, q.zero_point, q.global_scale}) {
       expect_writable(tensor, "tensor of out");
@@ -95,8 +94,7 @@ moebius_status moebius_dequantize(const moebius_quantized* q,
                                   const moebius_quant_spec* spec,
                                   const moebius_tensor* out,
                                   moebius_stream stream) {
-  return guarded([&] {
-    const Stream on = read_stream(stream);
+  return guarded_on(stream, [&](const Stream& on) {
     dequantize(read_quantized(q, on), read_spec(spec), read_tensor(out, "out", on), on);
   });
 }

@@ -79,9 +79,8 @@ moebius_status moebius_router_logits(moebius_router router,
                                      const moebius_tensor* hidden,
                                      const moebius_tensor* logits,
                                      moebius_stream stream) {
-  return guarded([&] {
+  return guarded_on(stream, [&](const Stream& on) {
     const Using<RouterObject> used(router);
-    const Stream on = read_stream(stream);
     used->router.logits(read_tensor(hidden, "hidden", on), read_tensor(logits, "logits", on), on);
   });
 }
@@ -91,9 +90,8 @@ moebius_status moebius_router_select(moebius_router router,
                                      const moebius_tensor* ids,
                                      const moebius_tensor* weights,
                                      moebius_stream stream) {
-  return guarded([&] {
+  return guarded_on(stream, [&](const Stream& on) {
     const Using<RouterObject> used(router);
-    const Stream on = read_stream(stream);
     used->router.select(read_tensor(logits, "logits", on), read_tensor(ids, "ids", on),
                         read_tensor(weights, "weights", on), on);
   });
@@ -102,9 +100,8 @@ moebius_status moebius_router_select(moebius_router router,
 moebius_status moebius_router_update(moebius_router router,
                                      const moebius_router_weights* weights,
                                      moebius_stream stream) {
-  return guarded([&] {
+  return guarded_on(stream, [&](const Stream& on) {
     const Using<RouterObject> used(router);
-    const Stream on = read_stream(stream);
     used->router.update_weights(read_router_weights(weights, on), on);
   });
 }
@@ -117,8 +114,7 @@ moebius_status moebius_count_expert_tokens(const moebius_tensor* ids,
                                            const moebius_tensor* expert_map,
                                            const moebius_tensor* counts,
                                            moebius_stream stream) {
-  return guarded([&] {
-    const Stream on = read_stream(stream);
+  return guarded_on(stream, [&](const Stream& on) {
     count_expert_tokens(read_tensor(ids, "ids", on),
                         read_optional_tensor(expert_map, "expert_map", on),
                         read_tensor(counts, "counts", on), on);

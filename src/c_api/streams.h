@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "c_api/handles.h"
+#include "c_api/status.h"
 #include "moebius/stream.h"
 
 namespace moebius::c_api {
@@ -21,5 +22,11 @@ struct StreamObject : Object {
 
 // The stream of a call; null is a CPU stream.
 Stream read_stream(moebius_stream stream);
+
+// As guarded(), for a function that works on a stream.
+template <typename Body>
+moebius_status guarded_on(moebius_stream stream, const Body& body) noexcept {
+  return guarded([&] { body(read_stream(stream)); });
+}
 
 }  // namespace moebius::c_api
