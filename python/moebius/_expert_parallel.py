@@ -53,14 +53,9 @@ class ParallelExperts:
             **options,
         )
 
-    def __call__(
-        self,
-        hidden: torch.Tensor,
-        topk_ids: torch.Tensor,
-        topk_weights: torch.Tensor,
-        out: Optional[torch.Tensor] = None,
-    ) -> torch.Tensor:
-        result: torch.Tensor = self._layer(hidden, topk_ids, topk_weights, out=out)
+    def __call__(self, *rows: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """`rows` are hidden states, ids and weights."""
+        result: torch.Tensor = self._layer(*rows, out=out)
         return result
 
     def update(self) -> None:

@@ -276,7 +276,7 @@ class _Slot:
         same = dtype is wanted
         direct = out if same and out is not None and len(shape) == 2 else None
         result: torch.Tensor = self._experts(
-            hidden if same else hidden.to(wanted), topk_ids, topk_weights, direct
+            hidden if same else hidden.to(wanted), topk_ids, topk_weights, out=direct
         )
         if not same:
             result = result.to(dtype)

@@ -54,12 +54,16 @@ LIMIT = 60.0  # seconds; a process that is still running then has hung
 # A rank that is gone.
 
 
-def killed(rank: Rank) -> None:
+def signalled(rank: Rank, what: int) -> None:
     buffer = rank.buffer()
     rank.expect_well(buffer)
     if rank.rank == VICTIM:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), what)
     say(until_it_fails(rank, lambda: rank.dispatch(buffer)).peer)
+
+
+def killed(rank: Rank) -> None:
+    signalled(rank, signal.SIGKILL)
 
 
 def killed_in_low_latency(rank: Rank) -> None:
@@ -76,11 +80,7 @@ def killed_in_low_latency(rank: Rank) -> None:
 
 
 def stalled(rank: Rank) -> None:
-    buffer = rank.buffer()
-    rank.expect_well(buffer)
-    if rank.rank == VICTIM:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    say(until_it_fails(rank, lambda: rank.dispatch(buffer)).peer)
+    signalled(rank, signal.SIGSTOP)
 
 
 def left(rank: Rank) -> None:
