@@ -138,22 +138,6 @@ Tensor plan(const ExpertSource& source,
   return result;
 }
 
-// Zero points of a symmetric scheme: none are loaded, but those that the file has must be what the
-// scheme makes them.
-void plan_check(const ExpertSource& source,
-                const std::vector<Piece>& pieces,
-                const StoredPart& part,
-                const ExpertIds& experts,
-                std::vector<PartCopy>& copies) {
-  for (const int64_t e : experts) {
-    for (const Piece& piece : pieces) {
-      if (source.has(e, piece.projection, part)) {
-        copies.push_back(describe_copy(source, piece, part, e));
-      }
-    }
-  }
-}
-
 WeightTensors plan_weight(const ExpertSource& source,
                           const std::vector<Piece>& pieces,
                           const ExpertIds& experts,
@@ -167,7 +151,14 @@ WeightTensors plan_weight(const ExpertSource& source,
         }
       }
     } else if (part.role == PartRole::kZeroPoint && !source.scheme().has_zero_points) {
-      plan_check(source, pieces, part, experts, copies);
+      // None are loaded, but those that the file has must be what the symmetric scheme makes them.
+      for (const int64_t e : experts) {
+        for (const Piece& piece : pieces) {
+          if (source.has(e, piece.projection, part)) {
+            copies.push_back(describe_copy(source, piece, part, e));
+          }
+        }
+      }
     } else if (part.is_matrix()) {
       Tensor& target = part.role == PartRole::kWeight  ? result.weight
                        : part.role == PartRole::kScale ? result.scale
