@@ -94,6 +94,15 @@ export const categoryAxis = (data, more = {}) => ({
 export const rowAxis = (labels, more = {}) => categoryAxis(labels, { inverse: true, ...more });
 export const heightOf = (numRows) => 60 + Math.max(2, numRows) * (numRows > 24 ? 16 : 30);
 
+// Bars from the left, a row for each label; tooltips name a row's values.
+export const rowBars = (labels, unit, series) => ({
+  grid: { left: 70, right: 24, top: 8, bottom: 30 },
+  tooltip: { trigger: 'axis', axisPointer: { type: 'shadow' }, valueFormatter: (value) => format(value, unit) },
+  xAxis: valueAxis(unit),
+  yAxis: rowAxis(labels),
+  series,
+});
+
 // cells: [column, row, value]. A value of 0 has a colour of its own.
 export function heatMap({ label, columns, rows, cells, unit, tooltip, xName, yName }) {
   const max = Math.max(1, ...cells.map(([, , value]) => value));

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The section of overlap: how much of the time in which rows travel is hidden behind computation.
-import { chart, color, heightOf, rowAxis, valueAxis } from './charts.js';
+import { chart, color, heightOf, rowBars } from './charts.js';
 import { figure, foldedTable, legend, note, section } from './dom.js';
-import { format } from './format.js';
 import { at, has, numRanks } from './run.js';
 
 const kTitle = 'Overlap of travel and computation';
@@ -19,13 +18,8 @@ function bars() {
   return chart({
     label: 'Bars of the time that rows travelled, per rank: hidden, and waited for',
     height: heightOf(rows.length),
-    option: () => ({
-      grid: { left: 70, right: 24, top: 8, bottom: 30 },
-      tooltip: { trigger: 'axis', axisPointer: { type: 'shadow' }, valueFormatter: (us) => format(us, 'micros') },
-      xAxis: valueAxis('micros'),
-      yAxis: rowAxis(rows.map((row) => `rank ${row.rank}`)),
-      series: [bar('hidden', hidden, '--good'), bar('not hidden', seen, '--bad')],
-    }),
+    option: () => rowBars(rows.map((row) => `rank ${row.rank}`), 'micros',
+      [bar('hidden', hidden, '--good'), bar('not hidden', seen, '--bad')]),
   });
 }
 

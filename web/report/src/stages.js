@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The section of times per stage and rank.
-import { chart, color, heightOf, rowAxis, valueAxis } from './charts.js';
+import { chart, color, heightOf, rowBars } from './charts.js';
 import { el, figure, foldedTable, legend, note, section } from './dom.js';
 import { format } from './format.js';
 import { at, has, numRanks, ranks, stages } from './run.js';
@@ -15,32 +15,26 @@ function bars() {
   return chart({
     label: 'Bars of time per stage, one bar per rank, with a mark where the call ends',
     height: heightOf(ranks.length),
-    option: () => ({
-      grid: { left: 70, right: 24, top: 8, bottom: 30 },
-      tooltip: { trigger: 'axis', axisPointer: { type: 'shadow' }, valueFormatter: (us) => format(us, 'micros') },
-      xAxis: valueAxis('micros'),
-      yAxis: rowAxis(ranks.map((rank) => rank.label)),
-      series: [
-        ...stages.map((stage, s) => ({
-          name: stage,
-          type: 'bar',
-          stack: 'stages',
-          barMaxWidth: 22,
-          data: values[s],
-          itemStyle: { color: color(variable(stage)) },
-        })),
-        {
-          name: 'call',
-          type: 'scatter',
-          symbol: 'rect',
-          symbolSize: [3, ranks.length > 24 ? 12 : 24],
-          data: calls.map((us, i) => [us, i]),
-          itemStyle: { color: color('--text') },
-          tooltip: { valueFormatter: (us) => format(Array.isArray(us) ? us[0] : us, 'micros') },
-          encode: { tooltip: 0 },
-        },
-      ],
-    }),
+    option: () => rowBars(ranks.map((rank) => rank.label), 'micros', [
+      ...stages.map((stage, s) => ({
+        name: stage,
+        type: 'bar',
+        stack: 'stages',
+        barMaxWidth: 22,
+        data: values[s],
+        itemStyle: { color: color(variable(stage)) },
+      })),
+      {
+        name: 'call',
+        type: 'scatter',
+        symbol: 'rect',
+        symbolSize: [3, ranks.length > 24 ? 12 : 24],
+        data: calls.map((us, i) => [us, i]),
+        itemStyle: { color: color('--text') },
+        tooltip: { valueFormatter: (us) => format(Array.isArray(us) ? us[0] : us, 'micros') },
+        encode: { tooltip: 0 },
+      },
+    ]),
   });
 }
 
