@@ -30,6 +30,13 @@ function(moebius_add_test_part name kind)
   target_link_libraries(${name} PRIVATE moebius_internal_headers GTest::gtest)
 endfunction()
 
+# moebius_default(<variable> <value>): gives an argument that was left out its value.
+macro(moebius_default variable value)
+  if(NOT ${variable})
+    set(${variable} ${value})
+  endif()
+endmacro()
+
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # Declares a GoogleTest executable <build>/tests/<name>, whose cases are registered as <name>:<Suite>.<Case>.
@@ -51,12 +58,8 @@ function(moebius_add_test name)
     message(FATAL_ERROR "moebius_add_test(${name}): needs SOURCES and LABELS, and got "
                         "'${arg_UNPARSED_ARGUMENTS}' that it does not know")
   endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  if(NOT arg_PROCESSORS)
-    set(arg_PROCESSORS 1)
-  endif()
+  moebius_default(arg_TIMEOUT 120)
+  moebius_default(arg_PROCESSORS 1)
   moebius_add_program(${name} tests ${arg_SOURCES} STAGES ${arg_STAGES} HELPERS moebius_testing)
   moebius_use_precompiled(${name} test)
   moebius_link_private(linked ${name} ${arg_LIBS})
