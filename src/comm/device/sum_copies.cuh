@@ -83,14 +83,7 @@ using F16 = PairWords<F16Pair>;
 // What `visit` returns for the type of rows of a dtype: f32, f16, or else bf16.
 template <typename Visit>
 auto with_row_type(DType dtype, const Visit& visit) {
-  switch (dtype) {
-    case DType::kF32:
-      return visit(F32{});
-    case DType::kF16:
-      return visit(F16{});
-    default:
-      return visit(BF16{});
-  }
+  return dtype == DType::kF32 ? visit(F32{}) : dtype == DType::kF16 ? visit(F16{}) : visit(BF16{});
 }
 
 // Adds a word of each of two rows, rounded as a sum of two floats is.  Why it begins with -0: with

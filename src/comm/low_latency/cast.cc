@@ -21,8 +21,7 @@ void cast_row(const quant::RowKernels& kernels,
               const std::byte* row,
               int64_t hidden,
               LowLatencyCast kind,
-              uint8_t* values,
-              float* scales) {
+              const CastRow& out) {
   const int64_t num_groups = hidden / kGroup;
   for (int64_t first = 0; first < num_groups; first += kGroupsAtOnce) {
     const int64_t count = std::min(kGroupsAtOnce, num_groups - first);
@@ -38,7 +37,7 @@ void cast_row(const quant::RowKernels& kernels,
         scale = quant::detail::round_up_to_power_of_two(scale);
         inverse = 1.0f / scale;
       }
-      scales[first + g] = scale;
+      out.scales[first + g] = scale;
       factors[g] = inverse;
     }
     // No product is so far beyond 448 that it overflows.
@@ -49,7 +48,7 @@ void cast_row(const quant::RowKernels& kernels,
                     .group = kGroup,
                     .factors = factors,
                     .zero_points = nullptr,
-                    .codes = values + first * kGroup});
+                    .codes = out.values + first * kGroup});
   }
 }
 

@@ -15,14 +15,17 @@
 
 namespace moebius {
 
-// Casts a row of `hidden` elements, a multiple of 128, to values e4m3 [hidden] and scales f32
-// [hidden / 128], so that row = values * scales.  Every table of kernels gives the same bits.
+struct CastRow {
+  uint8_t* values;  // e4m3 [hidden]
+  float* scales;    // [hidden / 128]
+};
+// Casts a row of `hidden` elements, a multiple of 128, so that row = values * scales.  Every table
+// of kernels gives the same bits.
 void cast_row(const quant::RowKernels& kernels,
               DType dtype,
               const std::byte* row,
               int64_t hidden,
               LowLatencyCast cast,
-              uint8_t* values,
-              float* scales);
+              const CastRow& out);
 
 }  // namespace moebius

@@ -20,6 +20,13 @@ struct TensorKind {
   DType dtype = DType::kF32;
 };
 
+// What the handles of all transports know of their dispatch.
+struct LowLatencyCallHandle : LowLatencyHandle {
+  int64_t num_tokens = 0;
+  int64_t num_rows = 0;  // of an expert in the outputs
+  mutable bool is_combined = false;
+};
+
 struct LowLatency::State {
   State(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
   virtual ~State();

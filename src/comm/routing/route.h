@@ -28,6 +28,15 @@ struct Route {
   int32_t at(int64_t token, int destination) const {
     return index[static_cast<size_t>(token * num_destinations + (destination - first))];
   }
+  // Calls fn(destination, place) for each copy of the token.
+  template <typename Fn>
+  void for_each_copy(int64_t token, const Fn& fn) const {
+    for (int destination = first; destination < first + num_destinations; ++destination) {
+      if (const int32_t place = at(token, destination); place >= 0) {
+        fn(destination, place);
+      }
+    }
+  }
 };
 
 // ids: [num_tokens, topk], already checked.  destination_of[e]: the rank or node of expert e.

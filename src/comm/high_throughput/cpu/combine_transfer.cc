@@ -173,19 +173,14 @@ void CombineTransfer::find_copies(const Route& route,
                                   Copies& copies) const {
   copies.rows.clear();
   copies.weights.clear();
-  for (int i = 0; i < route.num_destinations; ++i) {
-    const int rank = route.first + i;
-    const int32_t index = route.at(token, rank);
-    if (index < 0) {
-      continue;
-    }
+  route.for_each_copy(token, [&](int rank, int32_t place) {
     const Source& from = sources_[static_cast<size_t>(rank)];
-    const int64_t row = handle_.counts.row_begin(source, rank) + index;
+    const int64_t row = handle_.counts.row_begin(source, rank) + place;
     copies.rows.push_back({from.x + row * layout_.field_bytes(0), 1.0f});
     if (from.weights != nullptr) {
       copies.weights.push_back(from.weights + row * topk_);
     }
-  }
+  });
 }
 
 void CombineTransfer::sum_copies(const Copies& copies, std::byte* out, bool past_caches) const {

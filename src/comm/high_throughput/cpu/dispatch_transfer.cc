@@ -255,13 +255,8 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
   const int64_t topk = handle_->topk;
   parallel_for(stream_, route.num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      for (int i = 0; i < route.num_destinations; ++i) {
-        const int rank = route.first + i;
-        const int64_t row = route.at(t, rank);
-        if (row < 0) {
-          continue;
-        }
-        const Destination& to = destinations[static_cast<size_t>(i)];
+      route.for_each_copy(t, [&](int rank, int64_t row) {
+        const Destination& to = destinations[static_cast<size_t>(rank - route.first)];
         const auto place = [&](int field) {
           return to.fields[static_cast<size_t>(field)] + row * layout_.field_bytes(field);
         };
@@ -275,7 +270,7 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
           }
         }
         if (!layout_.has_routing()) {
-          continue;
+          return;
         }
         const IdsOut ids{reinterpret_cast<int32_t*>(place(layout_.ids_field())), words_per_id()};
         auto* weights = layout_.has_weights()
@@ -291,7 +286,7 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
         }
         const int32_t token = rows.tokens != nullptr ? rows.tokens[t] : static_cast<int32_t>(t);
         std::memcpy(place(layout_.token_field()), &token, sizeof(token));
-      }
+      });
     }
     if (past_caches) {
       stream_fence();

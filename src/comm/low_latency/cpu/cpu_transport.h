@@ -24,15 +24,12 @@ struct ReceivedSelection {
 
 struct CpuLowLatency;
 
-struct LowLatencyHandleState final : LowLatencyHandle,
+// The flags of returned rows hold the number of the dispatch, so they can tell one combine only.
+struct LowLatencyHandleState final : LowLatencyCallHandle,
                                      std::enable_shared_from_this<LowLatencyHandleState> {
   const CpuLowLatency* owner = nullptr;
   int64_t call = 0;
   int bank = 0;
-  int64_t num_tokens = 0;
-  int64_t num_rows = 0;  // of an expert in the outputs
-  // The flags of returned rows hold the number of the dispatch, so they can tell one combine only.
-  mutable bool is_combined = false;
   std::vector<ReceivedSelection> selections;
   std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
 };

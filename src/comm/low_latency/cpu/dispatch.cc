@@ -161,8 +161,9 @@ void Transfer::write_message(const quant::RowKernels& kernels, int64_t token, st
   std::byte* payload = to + layout.row_offset();
   if (input.cast != LowLatencyCast::kNone) {
     cast_row(kernels, input.x.dtype(), input.x.bytes() + token * layout.row_bytes(), layout.hidden,
-             input.cast, reinterpret_cast<uint8_t*>(payload),
-             reinterpret_cast<float*>(payload + row.scale_offset()));
+             input.cast,
+             {reinterpret_cast<uint8_t*>(payload),
+              reinterpret_cast<float*>(payload + row.scale_offset())});
     return;
   }
   std::memcpy(payload, input.x.bytes() + token * row.value_bytes,

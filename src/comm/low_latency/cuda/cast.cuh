@@ -123,14 +123,9 @@ struct CastPart {
 // What `visit` returns for the type of an element to cast; a uint16_t stands for a bf16.
 template <typename Visit>
 auto with_cast_type(DType dtype, const Visit& visit) {
-  switch (dtype) {
-    case DType::kF32:
-      return visit(float{});
-    case DType::kF16:
-      return visit(__half{});
-    default:
-      return visit(uint16_t{});
-  }
+  return dtype == DType::kF32   ? visit(float{})
+         : dtype == DType::kF16 ? visit(__half{})
+                                : visit(uint16_t{});
 }
 
 }  // namespace moebius::comm

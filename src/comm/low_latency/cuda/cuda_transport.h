@@ -20,13 +20,10 @@ namespace moebius {
 
 class CudaLowLatency;
 
-struct CudaLowLatencyHandle final : LowLatencyHandle,
+struct CudaLowLatencyHandle final : LowLatencyCallHandle,
                                     std::enable_shared_from_this<CudaLowLatencyHandle> {
   const CudaLowLatency* owner = nullptr;
   int place = 0;
-  int64_t num_tokens = 0;
-  int64_t num_rows = 0;  // of an expert in the outputs
-  mutable bool is_combined = false;
   std::array<Tensor, 7> memory;  // the memory of the result, which may outlive the owner
 };
 
