@@ -249,8 +249,8 @@ void cuda_map_ids(const Tensor& ids, const Tensor&, const Tensor&, const Stream&
 void cuda_count_rows(const Tensor& row_of_slot, int64_t, const Tensor&, const Stream&) {
   refuse(row_of_slot);
 }
-void cuda_join_row_scales(const Tensor& scales, const Tensor&, const Tensor&, const Stream&) {
-  refuse(scales);
+void cuda_join_row_scales(const Quantized&, const Tensor& joined, const Stream&) {
+  refuse(joined);
 }
 void cuda_count_selections(const Tensor& ids, const Tensor&, const Stream&) {
   refuse(ids);

@@ -75,10 +75,9 @@ void ModularKernel::forward(const KernelInput& input,
                             const Tensor& output,
                             const Tensor& shared_output,
                             const CallContext& context) {
-  State& state = *state_;
-  state.expect_call(input, output, shared_output, context);
-  const std::shared_ptr<void> mark = state.one_call.begin("a kernel");
-  Task call = state.run({input, output, shared_output, context});
+  state_->expect_call(input, output, shared_output, context);
+  const std::shared_ptr<void> mark = state_->one_call.begin("a kernel");
+  Task call = state_->run({input, output, shared_output, context});
   while (call.step()) {
   }
 }

@@ -114,7 +114,7 @@ void SharedExperts::forward(const SharedExpertsInput& input,
   if (quantizes) {
     x = values;
     x_scale = scale;
-    quantize_rows(hidden, *quant_spec_, experts.quant().a1, {x, x_scale}, context.stream);
+    quantize_rows(hidden, {*quant_spec_, experts.quant().a1}, {x, x_scale}, context.stream);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, num_tokens);

@@ -126,9 +126,9 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else if (quantizes_after) {
     result.x = all_values;
     result.x_scale = all_scale;
-    quantize_rows(gather(x, all_rows), *spec, a1, {result.x, result.x_scale}, context.stream);
+    quantize_rows(gather(x, all_rows), {*spec, a1}, {result.x, result.x_scale}, context.stream);
   } else {
-    quantize_rows(x, *spec, a1, {own_values, own_scale}, context.stream);
+    quantize_rows(x, {*spec, a1}, {own_values, own_scale}, context.stream);
     result.x = gather(own_values, all_values);
     result.x_scale =
         has_one_static_scale(*spec, a1) ? a1.scale.view({1, 1}) : gather(own_scale, all_scale);

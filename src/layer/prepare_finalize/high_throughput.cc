@@ -141,7 +141,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   request.topk_ids = input.topk_ids;
   request.topk_weights = input.topk_weights;
   if (before) {
-    const QuantizedRows rows = quantize_to_workspace(x, *spec, input.quant->a1, context);
+    const QuantizedRows rows = quantize_to_workspace(x, {*spec, input.quant->a1}, context);
     request.payloads = {rows.values};
     if (scales_travel) {
       request.payloads.push_back(rows.scale);
@@ -187,7 +187,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             if (before) {
               result.x_scale = scales_travel ? received.payloads[1] : a1.scale.view({1, 1});
             } else if (spec) {
-              const QuantizedRows rows = quantize_to_workspace(result.x, *spec, a1, context);
+              const QuantizedRows rows = quantize_to_workspace(result.x, {*spec, a1}, context);
               result.x = rows.values;
               result.x_scale = rows.scale;
             }

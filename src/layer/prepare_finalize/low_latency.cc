@@ -174,7 +174,7 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   }
   Tensor static_scales;  // one and the same for each expert
   if (before) {
-    const QuantizedRows quantized = quantize_to_workspace(x, *spec, a1, context);
+    const QuantizedRows quantized = quantize_to_workspace(x, {*spec, a1}, context);
     rows.x = quantized.values;
     if (is_static) {
       // Why this slot: low latency carries no extras, so it is free.
@@ -224,7 +224,7 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
               const auto [values, scale] =
                   context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1,
+              quantize_batched_rows(received.x, received.expert_num_tokens, {*spec, a1},
                                     {values, scale}, context.stream);
               result.x = values;
               result.x_scale = scale;

@@ -18,7 +18,7 @@ class NoEp final : public ReducingPrepareFinalize {
     PrepareResult result;
     result.x = weighted_input(input, context);
     if (const auto spec = rows_quant_spec(input)) {
-      const QuantizedRows rows = quantize_to_workspace(result.x, *spec, input.quant->a1, context);
+      const QuantizedRows rows = quantize_to_workspace(result.x, {*spec, input.quant->a1}, context);
       result.x = rows.values;
       result.x_scale = rows.scale;
     }

@@ -104,7 +104,8 @@ class NoEpBatched final : public ReducingPrepareFinalize {
                 .rows_beside = std::move(rows_beside)},
                context.stream);
     if (spec) {
-      quantize_batched_rows(rows, counts, *spec, input.quant->a1, {values, scale}, context.stream);
+      quantize_batched_rows(rows, counts, {*spec, input.quant->a1}, {values, scale},
+                            context.stream);
       result.x = values;
       result.x_scale = scale;
     }

@@ -109,13 +109,12 @@ bool has_one_static_scale(const QuantizeSpec& spec, const QuantDesc& a1) {
 }
 
 QuantizedRows quantize_to_workspace(const Tensor& x,
-                                    const QuantizeSpec& spec,
-                                    const QuantDesc& desc,
+                                    const RowQuant& how,
                                     const CallContext& context) {
-  const QuantizedSpecs specs = quantized_specs(spec, x.dim(0), x.dim(1));
+  const QuantizedSpecs specs = quantized_specs(how.spec, x.dim(0), x.dim(1));
   const auto [values, scale] = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
   const QuantizedRows rows{values, scale};
-  quantize_rows(x, spec, desc, rows, context.stream);
+  quantize_rows(x, how, rows, context.stream);
   return rows;
 }
 

@@ -68,10 +68,9 @@ bool quantizes_by_row(const QuantizeSpec& spec, const QuantDesc& a1);
 // Whether that is one static scale, which then does not travel.
 bool has_one_static_scale(const QuantizeSpec& spec, const QuantDesc& a1);
 
-// x [rows, H] quantized into the workspace kPrepare, by the static scale if `desc` has one.
+// x [rows, H] quantized into the workspace kPrepare.
 QuantizedRows quantize_to_workspace(const Tensor& x,
-                                    const QuantizeSpec& spec,
-                                    const QuantDesc& desc,
+                                    const RowQuant& how,
                                     const CallContext& context);
 
 }  // namespace moebius

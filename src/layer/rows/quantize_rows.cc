@@ -63,10 +63,10 @@ QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t c
 }
 
 void quantize_rows(const Tensor& x,
-                   const QuantizeSpec& spec,
-                   const QuantDesc& desc,
+                   const RowQuant& how,
                    const QuantizedRows& out,
                    const Stream& stream) {
+  const auto& [spec, desc] = how;
   Quantized q;
   q.values = out.values;
   if (spec.global_scale_per_row) {
@@ -76,7 +76,7 @@ void quantize_rows(const Tensor& x,
     q.scale = scales.get();
     q.global_scale = global_scales.get();
     quantize(x, spec, q, stream);
-    join_row_scales(q.scale, q.global_scale, out.scale, stream);
+    join_row_scales(q, out.scale, stream);
     return;
   }
   q.scale = out.scale;
@@ -97,10 +97,10 @@ QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x)
 
 void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,
-                           const QuantizeSpec& spec,
-                           const QuantDesc& desc,
+                           const RowQuant& how,
                            const QuantizedRows& out,
                            const Stream& stream) {
+  const auto& [spec, desc] = how;
   if (x.device().is_cuda()) {
     quant::cuda_quantize_batched(
         {.x = x,
@@ -118,7 +118,7 @@ void quantize_batched_rows(const Tensor& x,
       continue;
     }
     const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
-    quantize_rows(x[e].slice(0, count), spec, of_expert(desc, e),
+    quantize_rows(x[e].slice(0, count), {spec, of_expert(desc, e)},
                   {out.values[e].slice(0, count), out.scale[e].slice(0, used.scale.shape[0])},
                   stream);
   }

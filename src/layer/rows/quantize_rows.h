@@ -25,11 +25,14 @@ struct QuantizedRows {
   Tensor values;
   Tensor scale;
 };
-// Quantizes x [rows, H] into `out`, which has the shapes of quantized_specs, by the static scale if
-// `desc` has one.
+// How rows are quantized: by the static scale if `desc` has one.
+struct RowQuant {
+  const QuantizeSpec& spec;
+  const QuantDesc& desc;
+};
+// Quantizes x [rows, H] into `out`, which has the shapes of quantized_specs.
 void quantize_rows(const Tensor& x,
-                   const QuantizeSpec& spec,
-                   const QuantDesc& desc,
+                   const RowQuant& how,
                    const QuantizedRows& out,
                    const Stream& stream);
 
@@ -39,8 +42,7 @@ void quantize_rows(const Tensor& x,
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
 void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,
-                           const QuantizeSpec& spec,
-                           const QuantDesc& desc,
+                           const RowQuant& how,
                            const QuantizedRows& out,
                            const Stream& stream);
 

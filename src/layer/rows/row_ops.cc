@@ -13,6 +13,7 @@
 #include "core/ids.h"
 #include "core/parallel.h"
 #include "layer/rows/cuda/rows.h"
+#include "moebius/quantize.h"
 
 namespace moebius {
 
@@ -33,6 +34,20 @@ void by_parts(const Tensor& in, const Tensor& out, const Stream& stream, const F
       auto* target = out.data<decltype(to)>();
       parallel_for(stream, in.numel(), kGrain,
                    [&](int64_t begin, int64_t end) { fn(source, target, begin, end); });
+    });
+  });
+}
+
+// Calls fn(t, row of x, row of out, H) for each row; x and out [T, H] have one dtype.
+template <typename Fn>
+void by_rows(const Tensor& x, const Tensor& out, const Stream& stream, const Fn& fn) {
+  const int64_t hidden = x.dim(1);
+  visit_hidden_dtype(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    parallel_for(stream, x.dim(0), rows_per_task(hidden), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        fn(t, static_cast<const T*>(x.data<T>() + t * hidden), out.data<T>() + t * hidden, hidden);
+      }
     });
   });
 }
@@ -104,19 +119,11 @@ void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const
   if (out.device().is_cuda()) {
     return cuda_scale_rows(x, weights, out, stream);
   }
-  const int64_t hidden = x.dim(1);
-  visit_hidden_dtype(x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    parallel_for(stream, x.dim(0), rows_per_task(hidden), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const auto weight = static_cast<float>(static_cast<T>(weights.data<float>()[t]));
-        const T* row = x.data<T>() + t * hidden;
-        T* scaled = out.data<T>() + t * hidden;
-        for (int64_t h = 0; h < hidden; ++h) {
-          scaled[h] = static_cast<T>(static_cast<float>(row[h]) * weight);
-        }
-      }
-    });
+  by_rows(x, out, stream, [&]<typename T>(int64_t t, const T* row, T* scaled, int64_t hidden) {
+    const auto weight = static_cast<float>(static_cast<T>(weights.data<float>()[t]));
+    for (int64_t h = 0; h < hidden; ++h) {
+      scaled[h] = static_cast<T>(static_cast<float>(row[h]) * weight);
+    }
   });
 }
 
@@ -125,23 +132,14 @@ void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Str
   if (out.device().is_cuda()) {
     return cuda_gate_rows(x, gate, out, stream);
   }
-  const int64_t hidden = x.dim(1);
-  visit_hidden_dtype(x.dtype(), [&](auto type) {
-    visit_hidden_dtype(gate.dtype(), [&](auto gate_type) {
-      using T = decltype(type);
-      using G = decltype(gate_type);
-      const G* weights = gate.data<G>();
-      parallel_for(stream, x.dim(0), rows_per_task(hidden), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          const T* row = x.data<T>() + t * hidden;
-          T* gated = out.data<T>() + t * hidden;
-          const double dot = gate_dot(row, weights, hidden);
-          const auto factor = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
-          for (int64_t h = 0; h < hidden; ++h) {
-            gated[h] = static_cast<T>(static_cast<float>(gated[h]) * factor);
-          }
-        }
-      });
+  visit_hidden_dtype(gate.dtype(), [&](auto gate_type) {
+    const auto* weights = gate.data<decltype(gate_type)>();
+    by_rows(x, out, stream, [&]<typename T>(int64_t, const T* row, T* gated, int64_t hidden) {
+      const double dot = gate_dot(row, weights, hidden);
+      const auto factor = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
+      for (int64_t h = 0; h < hidden; ++h) {
+        gated[h] = static_cast<T>(static_cast<float>(gated[h]) * factor);
+      }
     });
   });
 }
@@ -177,19 +175,16 @@ void map_ids(const Tensor& ids,
   }
 }
 
-void join_row_scales(const Tensor& scales,
-                     const Tensor& global_scales,
-                     const Tensor& joined,
-                     const Stream& stream) {
+void join_row_scales(const Quantized& q, const Tensor& joined, const Stream& stream) {
   if (joined.device().is_cuda()) {
-    return cuda_join_row_scales(scales, global_scales, joined, stream);
+    return cuda_join_row_scales(q, joined, stream);
   }
-  const auto num_scales = static_cast<size_t>(scales.dim(1));
+  const auto num_scales = static_cast<size_t>(q.scale.dim(1));
   const size_t step = num_scales + sizeof(float);
-  for (int64_t r = 0; r < scales.dim(0); ++r) {
+  for (int64_t r = 0; r < q.scale.dim(0); ++r) {
     std::byte* row = joined.bytes() + static_cast<size_t>(r) * step;
-    std::memcpy(row, scales.bytes() + static_cast<size_t>(r) * num_scales, num_scales);
-    std::memcpy(row + num_scales, global_scales.data<float>() + r, sizeof(float));
+    std::memcpy(row, q.scale.bytes() + static_cast<size_t>(r) * num_scales, num_scales);
+    std::memcpy(row + num_scales, q.global_scale.data<float>() + r, sizeof(float));
   }
 }
 

@@ -14,6 +14,8 @@
 
 namespace moebius {
 
+struct Quantized;
+
 // Throws InvalidArgument, naming `what` and the dtype, unless tensor is f32, bf16 or f16.
 void expect_hidden_dtype(const Tensor& tensor,
                          std::string_view what,
@@ -46,12 +48,9 @@ void fill(const Tensor& tensor, float value, const Stream& stream);
 void fill(const Tensor& tensor, const Tensor& value, const Stream& stream);
 // Sets the rows from *num_rows (i32 [1]) on to zero.  rows [N, H], with elements of 2 or 4 bytes.
 void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
-// Row r of joined [M, n + 4] = row r of scales [M, n], which have one byte each, and then the bytes
-// of global_scales[r], f32 [M].
-void join_row_scales(const Tensor& scales,
-                     const Tensor& global_scales,
-                     const Tensor& joined,
-                     const Stream& stream);
+// Row r of joined [M, n + 4] = row r of q.scale [M, n], which has one byte each, and then the bytes
+// of q.global_scale[r], f32 [M].
+void join_row_scales(const Quantized& q, const Tensor& joined, const Stream& stream);
 
 // local i32 [..] = expert_map[ids], or -1 for ids that are masked or not in the map.
 void map_ids(const Tensor& ids,

@@ -12,6 +12,7 @@
 #include "core/ids.h"
 #include "layer/rows/cuda/rows.h"
 #include "layer/rows/row_ops.h"
+#include "moebius/quantize.h"
 
 namespace moebius {
 
@@ -296,14 +297,11 @@ void cuda_count_selections(const Tensor& ids, const Tensor& total, const Stream&
          ids.numel(), static_cast<unsigned long long*>(total.raw()));
 }
 
-void cuda_join_row_scales(const Tensor& scales,
-                          const Tensor& global_scales,
-                          const Tensor& joined,
-                          const Stream& on) {
+void cuda_join_row_scales(const Quantized& q, const Tensor& joined, const Stream& on) {
   launch("join_row_scales_kernel", join_row_scales_kernel, joined.numel(), on,
-         static_cast<const uint8_t*>(scales.raw()),
-         static_cast<const uint8_t*>(global_scales.raw()), static_cast<uint8_t*>(joined.raw()),
-         scales.dim(1), joined.numel());
+         static_cast<const uint8_t*>(q.scale.raw()),
+         static_cast<const uint8_t*>(q.global_scale.raw()), static_cast<uint8_t*>(joined.raw()),
+         q.scale.dim(1), joined.numel());
 }
 
 void cuda_add_counts(const Tensor& counts, const Tensor& totals, const Stream& on) {

@@ -12,6 +12,8 @@
 
 namespace moebius {
 
+struct Quantized;
+
 // They give the bits of the functions in row_ops.h, with one exception: cuda_gate_rows uses the
 // device's exp of a double, which may round differently.  Then the factor is the next float, in
 // about one of 2^28 rows.
@@ -37,10 +39,7 @@ void cuda_count_rows(const Tensor& row_of_slot,
                      const Stream& stream);
 // total i64 [1] += the number of ids that are not masked.
 void cuda_count_selections(const Tensor& ids, const Tensor& total, const Stream& stream);
-void cuda_join_row_scales(const Tensor& scales,
-                          const Tensor& global_scales,
-                          const Tensor& joined,
-                          const Stream& stream);
+void cuda_join_row_scales(const Quantized& q, const Tensor& joined, const Stream& stream);
 // totals i64 [n] += counts i32 [n].
 void cuda_add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream);
 
