@@ -18,6 +18,7 @@
 #include "moebius/router.h"
 #include "moebius/weight_and_reduce.h"
 #include "problems/gpu_cold.h"
+#include "problems/routers.h"
 #include "problems/statistics.h"
 
 namespace moebius {
@@ -220,14 +221,7 @@ void bench_all(const Bench& bench) {
                [&] { count_expert_tokens(ids_there, {}, counts_there, bench.stream()); },
                {{counts_there, counts}});
 
-  RouterConfig config;
-  config.num_experts = kExperts;
-  config.topk = kTopk;
-  config.scoring = Scoring::kSigmoid;
-  config.renormalize = true;
-  config.num_groups = 8;
-  config.topk_groups = 4;
-  config.routed_scaling_factor = 2.5f;
+  RouterConfig config = deepseek_v3_router(kExperts, kTopk);
   RouterWeights router_weights;
   router_weights.gate = random_tensor({kExperts, kHidden}, DType::kBF16, 4);
   router_weights.correction_bias = random_tensor({kExperts}, DType::kF32, 5);

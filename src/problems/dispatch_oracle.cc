@@ -10,6 +10,7 @@
 #include <random>
 
 #include "core/parallel.h"
+#include "problems/dispatch_problem.h"
 
 namespace moebius::bench {
 
@@ -195,22 +196,8 @@ Tensor rank_contribution(const Tensor& rows, int rank, const Stream& stream) {
 Tensor expert_contribution(const DispatchProblem& problem,
                            int rank,
                            const LowLatencyDispatchOutput& received) {
-  const Tensor out = Tensor::empty(received.x.shape(), DType::kBF16);
-  const ExpertPlacement placement = problem.placement();
-  for (int64_t e = 0; e < problem.num_experts; ++e) {
-    if (placement.rank_of(e) != rank) {
-      continue;
-    }
-    const int64_t l = placement.local_index(e);
-    const Tensor x = received.x[l];
-    const Tensor y = out[l];
-    const int64_t n = received.expert_num_tokens.data<int32_t>()[l] * problem.hidden;
-    for (int64_t i = 0; i < n; ++i) {
-      y.data<BFloat16>()[i] =
-          BFloat16(static_cast<float>(x.data<BFloat16>()[i]) * expert_factor(e));
-    }
-  }
-  return out;
+  return testing::expert_products(problem.placement(), rank, received.x, received.expert_num_tokens,
+                                  expert_factor);
 }
 
 ReceivedRows received_rows(const DispatchOutput& output, int64_t num_rows, const Stream& stream) {

@@ -5,11 +5,33 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <vector>
 
 namespace moebius::testing {
+
+Tensor expert_products(const ExpertPlacement& placement,
+                       int rank,
+                       const Tensor& x,
+                       const Tensor& counts,
+                       const std::function<float(int64_t)>& factor_of) {
+  const Tensor y = Tensor::empty(x.shape(), DType::kBF16);
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    if (placement.rank_of(e) != rank) {
+      continue;
+    }
+    const int64_t l = placement.local_index(e);
+    const auto* from = x[l].data<BFloat16>();
+    auto* to = y[l].data<BFloat16>();
+    const float factor = factor_of(e);
+    for (int64_t i = 0; i < counts.data<int32_t>()[l] * x.dim(2); ++i) {
+      to[i] = BFloat16(static_cast<float>(from[i]) * factor);
+    }
+  }
+  return y;
+}
 
 RankInput make_input(const DispatchProblem& p, int rank) {
   std::mt19937_64 random(p.seed * 1000 + static_cast<uint64_t>(rank));

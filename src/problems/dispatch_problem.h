@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -51,6 +52,14 @@ struct RankInput {
 RankInput make_input(const DispatchProblem& p, int rank);
 
 std::vector<RankInput> make_inputs(const DispatchProblem& p);
+
+// What the experts of `rank` give for the rows x bf16 [L, rows, H] that have come, counts[l] of
+// each: expert e multiplies them by factor_of(e).
+Tensor expert_products(const ExpertPlacement& placement,
+                       int rank,
+                       const Tensor& x,
+                       const Tensor& counts,
+                       const std::function<float(int64_t)>& factor_of);
 
 // Counts what a rank sends in one call, when every rank but `dead` ones gets a message of its own.
 TransportStatistics expected_sent(const DispatchProblem& p,

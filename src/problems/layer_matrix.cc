@@ -67,12 +67,7 @@ class RankLayer {
     const LayerInput in = take(in_on_cpu);
     const Tensor output = place_.take(output_on_cpu);
     KernelInput input;
-    input.hidden = in.hidden;
-    input.topk_ids = in.topk_ids;
-    input.topk_weights = in.topk_weights;
-    input.router_logits = in.logits;
-    input.num_experts = problem_.placement().num_experts();
-    input.expert_map = map_;
+    fill(in, input);
     input.apply_router_weight_on_input = problem_.scenario().weight_on_input;
     kernel_.forward(input, output, {}, context(0));
     bring(output, output_on_cpu);
@@ -122,14 +117,20 @@ class RankLayer {
     }
   }
 
+  // What inputs of the kernel and of prepare have in common.
+  template <typename Input>
+  void fill(const LayerInput& in, Input& input) const {
+    input.hidden = in.hidden;
+    input.topk_ids = in.topk_ids;
+    input.topk_weights = in.topk_weights;
+    input.router_logits = in.logits;
+    input.num_experts = problem_.placement().num_experts();
+    input.expert_map = map_;
+  }
+
   PrepareResult prepare(const LayerInput& in, int microbatch) {
     PrepareInput request;
-    request.hidden = in.hidden;
-    request.topk_ids = in.topk_ids;
-    request.topk_weights = in.topk_weights;
-    request.router_logits = in.logits;
-    request.num_experts = problem_.placement().num_experts();
-    request.expert_map = map_;
+    fill(in, request);
     request.quant = &kernel_.experts().quant();
     request.defer_input_quant = kernel_.experts().traits().expects_unquantized_inputs;
     request.may_quantize_transfers = kernel_.experts().traits().takes_quantized_transfers;

@@ -108,21 +108,8 @@ void expect_dispatched(const DispatchProblem& p,
 }
 
 Tensor run_experts(const DispatchProblem& p, int rank, const LowLatencyDispatchOutput& received) {
-  const Tensor y = Tensor::empty(received.x.shape(), DType::kBF16);
-  const ExpertPlacement placement = p.placement();
-  for (int64_t e = 0; e < p.num_experts; ++e) {
-    if (placement.rank_of(e) != rank) {
-      continue;
-    }
-    const int64_t l = placement.local_index(e);
-    const int64_t count = received.expert_num_tokens.data<int32_t>()[l];
-    const auto* x = received.x[l].data<BFloat16>();
-    auto* to = y[l].data<BFloat16>();
-    for (int64_t i = 0; i < count * p.hidden; ++i) {
-      to[i] = BFloat16(static_cast<float>(x[i]) * static_cast<float>(e + 1));
-    }
-  }
-  return y;
+  return expert_products(p.placement(), rank, received.x, received.expert_num_tokens,
+                         [](int64_t e) { return static_cast<float>(e + 1); });
 }
 
 Tensor expected_combined(const DispatchProblem& p,

@@ -34,5 +34,12 @@ int64_t run_chains(int64_t rounds, int64_t per_step, const Step& step) {
   return rounds * static_cast<int64_t>(kChains) * per_step;
 }
 
+// The same with multiply-adds of f32.  Two per cycle need 12 chains.
+template <typename Vector, typename MultiplyAdd>
+int64_t run_fma(int64_t rounds, Vector a, Vector b, const MultiplyAdd& multiply_add) {
+  return run_chains<Vector, 12>(rounds, 2 * sizeof(Vector) / sizeof(float),
+                                [&](Vector sum) { return multiply_add(sum, a, b); });
+}
+
 }  // namespace
 }  // namespace moebius::bench

@@ -7,6 +7,7 @@
 #include "app/forced_setting.h"
 #include "app/run/random_tensor.h"
 #include "moebius/router.h"
+#include "problems/routers.h"
 #include "router/impl.h"
 
 namespace moebius::bench {
@@ -28,13 +29,7 @@ RouterConfig softmax(int64_t num_experts, int64_t topk) {
   return {.num_experts = num_experts, .topk = topk, .renormalize = true};
 }
 
-const RouterConfig kDeepseekV3 = {.num_experts = 256,
-                                  .topk = 8,
-                                  .scoring = Scoring::kSigmoid,
-                                  .renormalize = true,
-                                  .num_groups = 8,
-                                  .topk_groups = 4,
-                                  .routed_scaling_factor = 2.5f};
+const RouterConfig kDeepseekV3 = deepseek_v3_router();
 const RouterConfig kGptOss = {.num_experts = 128, .topk = 4, .score_after_topk = true};
 const RouterConfig kLlama4 = {
     .num_experts = 16, .topk = 1, .scoring = Scoring::kSigmoid, .score_after_topk = true};
