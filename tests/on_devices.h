@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fixture of tests whose cases run on the CPU and on a GPU.
+// Fixtures of tests whose cases run on the CPU and on a GPU, or on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include "core/cuda/runtime.h"
 #include "moebius/device.h"
 #include "problems/place.h"
+#include "tests/gpu_test.h"
 
 namespace moebius::testing {
 
@@ -21,6 +22,19 @@ class OnDevices : public ::testing::TestWithParam<DeviceType> {
       GTEST_SKIP() << "skipped: no GPU";
     }
     place_ = Place(GetParam());
+  }
+
+  Place place_;
+};
+
+// A fixture whose cases need one GPU.
+class OnGpu : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped()) {
+      place_ = Place(DeviceType::kCuda);
+    }
   }
 
   Place place_;

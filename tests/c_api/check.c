@@ -151,13 +151,10 @@ moebius_array array_of(moebius_result result, const char* name, int index, moebi
   return array;
 }
 
-void add_expert(const float* w1,
-                const float* w2,
-                const float* x,
-                int hidden,
-                int intermediate,
-                double weight,
-                double* out) {
+void add_expert(const experts_values* all, int e, const float* x, double weight, double* out) {
+  const int hidden = all->hidden, intermediate = all->intermediate;
+  const float* const w1 = all->w1 + e * 2 * intermediate * hidden;
+  const float* const w2 = all->w2 + e * hidden * intermediate;
   for (int i = 0; i < intermediate; ++i) {
     double gate = 0, up = 0;
     for (int h = 0; h < hidden; ++h) {

@@ -124,15 +124,13 @@ void run_ranks(int num_ranks, const moebius_group_options* options, rank_body bo
 /* The array of a result, which must exist; the caller destroys it.  *view describes it. */
 moebius_array array_of(moebius_result result, const char* name, int index, moebius_tensor* view);
 
-/* out += one expert of gated silu, in double and without rounding: weight * W2 silu(g) u, with
- * w1 [2 * I, H], gate rows first, and w2 [H, I]. */
-void add_expert(const float* w1,
-                const float* w2,
-                const float* x,
-                int hidden,
-                int intermediate,
-                double weight,
-                double* out);
+/* Experts of gated silu: w1 [E, 2 * I, H], gate rows first, and w2 [E, H, I]. */
+typedef struct experts_values {
+  const float *w1, *w2;
+  int hidden, intermediate;
+} experts_values;
+/* out += expert `e`, in double and without rounding: weight * W2 silu(g) u. */
+void add_expert(const experts_values* all, int e, const float* x, double weight, double* out);
 
 /* A folder under the temporary one that is empty, and one that is removed with what is in it. */
 void make_folder(char* path, size_t room);

@@ -31,14 +31,14 @@ void make_model(model* m) {
 }
 
 void check_output(const model* m) {
+  const experts_values experts = {m->w1, m->w2, H, I};
   for (int t = 0; t < T; ++t) {
     double expected[H] = {0};
     for (int k = 0; k < K; ++k) {
       const int id = m->ids[t * K + k];
       if (id >= 0 && m->map[id] >= 0) {
         const int e = m->map[id];
-        add_expert(m->w1 + e * 2 * I * H, m->w2 + e * H * I, m->hidden + t * H, H, I,
-                   (double)m->topk_weights[t * K + k], expected);
+        add_expert(&experts, e, m->hidden + t * H, (double)m->topk_weights[t * K + k], expected);
       }
     }
     for (int h = 0; h < H; ++h) {

@@ -90,10 +90,11 @@ static void check_batched(void) {
   const moebius_tensor tc = vector_of(counts, MOEBIUS_I32, L);
   moebius_experts_input input = {.struct_size = sizeof(input), .x = &tx, .expert_num_tokens = &tc};
   CHECK_OK(moebius_experts_apply(experts, &input, &to, NULL));
+  const experts_values values = {m.w1, m.w2, H, I};
   for (int e = 0; e < L; ++e) {
     for (int r = 0; r < ROWS; ++r) {
       double expected[H] = {0};
-      add_expert(m.w1 + e * 2 * I * H, m.w2 + e * H * I, x + (e * ROWS + r) * H, H, I, 1, expected);
+      add_expert(&values, e, x + (e * ROWS + r) * H, 1, expected);
       for (int h = 0; h < H; ++h) { /* rows past the count are not written */
         CHECK_NEAR(output[(e * ROWS + r) * H + h], r < counts[e] ? expected[h] : 123, 1e-4);
       }

@@ -93,11 +93,7 @@ static void check_layout(moebius_high_throughput transport, const tokens* my, in
   const char* const names[] = {"expert_counts", "num_rows"};
   const int32_t indices[] = {0, 0};
   void* managed[] = {UNTOUCHED, UNTOUCHED};
-  const moebius_dlpack_arrays wanted = {.struct_size = sizeof(wanted),
-                                        .num_arrays = 2,
-                                        .names = names,
-                                        .indices = indices,
-                                        .managed = managed};
+  const moebius_dlpack_arrays wanted = arrays_of(2, names, indices, managed);
   input.arrays = &wanted; /* and give arrays at once */
   CHECK_OK(moebius_high_throughput_dispatch(transport, &input, NULL, &result));
   moebius_tensor counts;
@@ -181,11 +177,7 @@ static int check_rows(moebius_result result, int rank) {
   const char* const names[] = {"teleport", "payload", "payload"};
   const int32_t indices[] = {0, 0, 2};
   void* several[] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
-  const moebius_dlpack_arrays all = {.struct_size = sizeof(all),
-                                     .num_arrays = 3,
-                                     .names = names,
-                                     .indices = indices,
-                                     .managed = several};
+  const moebius_dlpack_arrays all = arrays_of(3, names, indices, several);
   CHECK_INVALID(moebius_result_dlpack(result, NULL));
   CHECK_INVALID(moebius_result_dlpack(result, &all)); /* there is no payload 2 */
   moebius_dlpack_arrays two = all;
@@ -301,11 +293,7 @@ static void check_arrays(moebius_high_throughput transport,
   const char* const names[] = {"payload", "teleport", "payload"};
   const int32_t indices[] = {0, 0, 2};
   void* managed[] = {UNTOUCHED, UNTOUCHED, UNTOUCHED};
-  const moebius_dlpack_arrays two = {.struct_size = sizeof(two),
-                                     .num_arrays = 2,
-                                     .names = names,
-                                     .indices = indices,
-                                     .managed = managed};
+  const moebius_dlpack_arrays two = arrays_of(2, names, indices, managed);
   moebius_dlpack_arrays three = two;
   moebius_dispatch_input input = *along;
   moebius_result untouched = UNTOUCHED;

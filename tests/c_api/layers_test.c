@@ -136,11 +136,11 @@ static void check_parts(void) {
   CHECK_OK(moebius_layer_create(&s.weights, &options, NULL, NULL, &layer));
   forward(layer, &c);
   memcpy(given, c.output, sizeof(given));
+  const experts_values experts = {s.w1, s.w2, SL_H, SL_I};
   for (int t = 0; t < SL_T; ++t) {
     double expected[SL_H] = {0};
     for (int e = 1; e < 6; e += 4) {
-      add_expert(s.w1 + e * 2 * SL_I * SL_H, s.w2 + e * SL_H * SL_I, c.hidden + t * SL_H, SL_H,
-                 SL_I, 0.5, expected);
+      add_expert(&experts, e, c.hidden + t * SL_H, 0.5, expected);
     }
     for (int h = 0; h < SL_H; ++h) {
       CHECK_NEAR(c.output[t * SL_H + h], expected[h], 1e-3);
@@ -171,10 +171,8 @@ static void check_parts(void) {
 }
 
 static void in_group(moebius_group* group, int rank, void* user) {
-  static small_layer layers[R];
-  static small_call calls[R];
-  small_layer* const s = &layers[rank];
-  small_call* const c = &calls[rank];
+  small_layer* const s = layer_of(rank);
+  small_call* const c = call_of(rank);
   const moebius_layer_options* const given = user;
   moebius_layer_options options = *given;
   moebius_transports transports = NULL;
@@ -218,10 +216,8 @@ static void in_group(moebius_group* group, int rank, void* user) {
 
 /* Low latency goes on without rank 3, whose experts then add nothing. */
 static void without_a_rank(moebius_group* group, int rank, void* user) {
-  static small_layer layers[R];
-  static small_call calls[R];
-  small_layer* const s = &layers[rank];
-  small_call* const c = &calls[rank];
+  small_layer* const s = layer_of(rank);
+  small_call* const c = call_of(rank);
   const moebius_layer_options options = {.struct_size = sizeof(options), .format = MOEBIUS_BATCHED};
   moebius_layer layer = NULL;
   moebius_layer_info info = {.struct_size = sizeof(info)};

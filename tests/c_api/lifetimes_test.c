@@ -18,10 +18,8 @@ static int32_t alone(void* user, const void* in, int64_t bytes, void* out) {
 
 /* Everything that comes of a group, destroyed in one of several orders. */
 static void one_cycle(moebius_group* group, int rank, int order) {
-  static small_layer layers[R];
-  static small_call calls[R];
-  small_layer* const s = &layers[rank];
-  small_call* const c = &calls[rank];
+  small_layer* const s = layer_of(rank);
+  small_call* const c = call_of(rank);
   moebius_group_info info = {.struct_size = sizeof(info)};
   CHECK_OK(moebius_group_get_info(*group, &info));
   make_small_layer(s, rank, info.size);

@@ -4,6 +4,15 @@
 
 #include <math.h>
 
+small_layer* layer_of(int rank) {
+  static small_layer layers[SL_RANKS];
+  return &layers[rank];
+}
+small_call* call_of(int rank) {
+  static small_call calls[SL_RANKS];
+  return &calls[rank];
+}
+
 void make_small_layer(small_layer* s, int rank, int num_ranks) {
   const int num_local = SL_E / num_ranks;
   memset(s, 0, sizeof(*s));
@@ -43,6 +52,8 @@ void make_small_call(small_call* c, uint32_t seed) {
 }
 
 void check_small_output(const small_layer* s, const small_call* c, double factor) {
+  const experts_values experts = {s->w1, s->w2, SL_H, SL_I};
+  const experts_values shared = {s->shared_w1, s->shared_w2, SL_H, SL_SHARED};
   for (int t = 0; t < SL_T; ++t) {
     const float* const x = c->hidden + t * SL_H;
     double score[SL_E], sum = 0, expected[SL_H] = {0};
@@ -64,11 +75,10 @@ void check_small_output(const small_layer* s, const small_call* c, double factor
       sum += score[chosen[k]];
     }
     for (int k = 0; k < SL_K; ++k) {
-      add_expert(s->w1 + chosen[k] * 2 * SL_I * SL_H, s->w2 + chosen[k] * SL_H * SL_I, x, SL_H,
-                 SL_I, score[chosen[k]] / sum, expected);
+      add_expert(&experts, chosen[k], x, score[chosen[k]] / sum, expected);
     }
     if (factor == 0) {
-      add_expert(s->shared_w1, s->shared_w2, x, SL_H, SL_SHARED, 1, expected);
+      add_expert(&shared, 0, x, 1, expected);
     }
     for (int h = 0; h < SL_H; ++h) {
       CHECK_NEAR(c->output[t * SL_H + h], expected[h] + factor * (double)x[h], 1e-3);

@@ -6,7 +6,7 @@
 
 #include "tests/c_api/check.h"
 
-enum { SL_T = 10, SL_H = 32, SL_I = 16, SL_E = 8, SL_K = 2, SL_SHARED = 8 };
+enum { SL_T = 10, SL_H = 32, SL_I = 16, SL_E = 8, SL_K = 2, SL_SHARED = 8, SL_RANKS = 4 };
 
 /* All weights of the layer, and the description of one rank's share of it. */
 typedef struct small_layer {
@@ -29,6 +29,10 @@ typedef struct small_call {
   moebius_layer_input input;
 } small_call;
 void make_small_call(small_call* c, uint32_t seed);
+
+/* Room for the layer and the call of one of SL_RANKS ranks of the test that runs. */
+small_layer* layer_of(int rank);
+small_call* call_of(int rank);
 
 /* output = the definition of the layer for c->hidden.  With `factor` the shared experts are instead
  * hidden times it. */

@@ -145,25 +145,24 @@ static void check_alone(void) {
 
 /* The same over ranks, where calls stop with tensors in the workspaces. */
 static void trimmed(moebius_group* group, int rank, void* user) {
-  static small_layer layers[R];
-  static small_call calls[R];
-  small_call* const c = &calls[rank];
+  small_layer* const s = layer_of(rank);
+  small_call* const c = call_of(rank);
   moebius_workspaces workspaces = NULL;
   moebius_layer layer = NULL;
   moebius_call call = NULL;
   int32_t has_more = 1;
   (void)user;
-  make_small_layer(&layers[rank], rank, R);
+  make_small_layer(s, rank, R);
   make_small_call(c, (uint32_t)rank);
   CHECK_OK(moebius_workspaces_create(&workspaces));
   const moebius_layer_options options = {.struct_size = sizeof(options), .workspaces = workspaces};
-  CHECK_OK(moebius_layer_create(&layers[rank].weights, &options, *group, NULL, &layer));
+  CHECK_OK(moebius_layer_create(&s->weights, &options, *group, NULL, &layer));
   CHECK_OK(moebius_layer_start(layer, &c->input, &c->t_output, NULL, &call));
   while (has_more) {
     CHECK_OK(moebius_call_step(call, &has_more));
     CHECK_OK(moebius_workspaces_trim(workspaces));
   }
-  check_small_output(&layers[rank], c, 0);
+  check_small_output(s, c, 0);
   CHECK_OK(moebius_call_destroy(call));
   CHECK_OK(moebius_workspaces_destroy(workspaces));
   CHECK_OK(moebius_layer_destroy(layer));

@@ -84,11 +84,11 @@ static void* forward(void* user) {
 }
 
 static void check_result(const scene* s) {
+  const experts_values experts = {s->tensors.w1, s->tensors.w2, SL_H, SL_I};
   for (int t = 0; t < SL_T; ++t) {
     double expected[SL_H] = {0};
     for (int e = 0; e < SL_K; ++e) {
-      add_expert(s->tensors.w1 + e * 2 * SL_I * SL_H, s->tensors.w2 + e * SL_H * SL_I,
-                 s->call.hidden + t * SL_H, SL_H, SL_I, 0.5, expected);
+      add_expert(&experts, e, s->call.hidden + t * SL_H, 0.5, expected);
     }
     for (int h = 0; h < SL_H; ++h) {
       CHECK_NEAR(s->call.output[t * SL_H + h], expected[h], 1e-3);

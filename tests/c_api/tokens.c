@@ -2,12 +2,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/c_api/tokens.h"
 
+moebius_dlpack_arrays arrays_of(int num_arrays,
+                                const char* const* names,
+                                const int32_t* indices,
+                                void** managed) {
+  return (moebius_dlpack_arrays){.struct_size = sizeof(moebius_dlpack_arrays),
+                                 .num_arrays = num_arrays,
+                                 .names = names,
+                                 .indices = indices,
+                                 .managed = managed};
+}
+
 moebius_status dlpack_of(moebius_result result, const char* name, int32_t index, void** managed) {
-  const moebius_dlpack_arrays arrays = {.struct_size = sizeof(arrays),
-                                        .num_arrays = 1,
-                                        .names = &name,
-                                        .indices = &index,
-                                        .managed = managed};
+  const moebius_dlpack_arrays arrays = arrays_of(1, &name, &index, managed);
   return moebius_result_dlpack(result, &arrays);
 }
 

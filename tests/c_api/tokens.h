@@ -17,6 +17,10 @@ typedef struct tokens {
   moebius_dispatch_input input;
 } tokens;
 
+moebius_dlpack_arrays arrays_of(int num_arrays,
+                                const char* const* names,
+                                const int32_t* indices,
+                                void** managed);
 moebius_status dlpack_of(moebius_result result, const char* name, int32_t index, void** managed);
 /* The experts of a token; every rank can compute those of all ranks. */
 int id_of(int rank, int token, int k);

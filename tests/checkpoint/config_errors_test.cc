@@ -8,6 +8,7 @@
 
 #include "checkpoint/model_config.h"
 #include "moebius/checkpoint.h"
+#include "tests/by_name.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/small_models.h"
 
@@ -189,10 +190,7 @@ TEST_P(BadConfigs, AreRefusedWithFileAndField) {
   expect_mentions(message, {(dir / "config.json").string(), GetParam().message});
 }
 
-INSTANTIATE_TEST_SUITE_P(Config,
-                         BadConfigs,
-                         ::testing::ValuesIn(kBadConfigs),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Config, BadConfigs, ::testing::ValuesIn(kBadConfigs), by_name);
 
 TEST(BadConfigFiles, AreRefused) {
   const TempDir dir;

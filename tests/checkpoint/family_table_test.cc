@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -106,21 +107,12 @@ ModelConfig shown_config(const Family& family) {
 
 std::string router_text(const ModelConfig& config) {
   const RouterConfig& router = config.router;
-  std::string text;
-  switch (router.scoring) {
-    case Scoring::kSoftmax:
-      text = "softmax";
-      break;
-    case Scoring::kSigmoid:
-      text = "sigmoid";
-      break;
-    case Scoring::kSqrtSoftplus:
-      text = "sqrt(softplus)";
-      break;
-    case Scoring::kSparseMixer:
-      text = "sparse mixer";
-      break;
-  }
+  static const std::map<Scoring, std::string> kScorings = {
+      {Scoring::kSoftmax, "softmax"},
+      {Scoring::kSigmoid, "sigmoid"},
+      {Scoring::kSqrtSoftplus, "sqrt(softplus)"},
+      {Scoring::kSparseMixer, "sparse mixer"}};
+  std::string text = kScorings.at(router.scoring);
   text = router.score_after_topk ? "top-k, then " + text : text;
   text += config.has_correction_bias ? ", correction bias" : "";
   text += config.family->has_groups ? ", groups" : "";

@@ -13,6 +13,7 @@
 #include "checkpoint/random_fill.h"
 #include "checkpoint/safetensors_writer.h"
 #include "moebius/checkpoint.h"
+#include "tests/by_name.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/small_models.h"
 #include "tests/checkpoint/stored_weights.h"
@@ -65,7 +66,7 @@ TEST_P(SmallModels, AreReadAsWritten) {
 INSTANTIATE_TEST_SUITE_P(AllFamiliesAndFormats,
                          SmallModels,
                          ::testing::ValuesIn(small_models()),
-                         [](const auto& test) { return test.param.name; });
+                         by_name);
 
 // Compares loaded values with those of the file, for formats of which there is no fixture.
 TEST(SmallFormats, HoldTheFilesValues) {

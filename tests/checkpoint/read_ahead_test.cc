@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "moebius/checkpoint.h"
+#include "tests/by_name.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/small_models.h"
 
@@ -126,10 +127,7 @@ TEST_P(BytesRead, AreThoseOfTheLayer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(SmallModels,
-                         BytesRead,
-                         ::testing::ValuesIn(small_models()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(SmallModels, BytesRead, ::testing::ValuesIn(small_models()), by_name);
 
 }  // namespace
 }  // namespace moebius::testing

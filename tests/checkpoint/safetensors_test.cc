@@ -6,6 +6,7 @@
 
 #include <numeric>
 
+#include "tests/by_name.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 
 namespace moebius::testing {
@@ -128,10 +129,7 @@ const BadHeader kBadHeaders[] = {
      {"tensor 'a': shape is 1e400, expected integers of at least 0"}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Safetensors,
-                         SafetensorsHeader,
-                         ::testing::ValuesIn(kBadHeaders),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Safetensors, SafetensorsHeader, ::testing::ValuesIn(kBadHeaders), by_name);
 
 TEST(Safetensors, RefusesWrongLengths) {
   const TempDir dir;

@@ -12,6 +12,7 @@
 
 #include "moebius/dispatch.h"
 #include "problems/dispatch_problem.h"
+#include "tests/comm/dispatch_runs.h"
 #include "tests/comm/group_runner.h"
 
 namespace moebius::testing {
@@ -292,58 +293,50 @@ TEST_P(HighThroughputTest, CachedRoutesAreAsynchronousToo) {
 }
 
 TEST_P(HighThroughputTest, IdsOf64BitsGiveTheSameRows) {
-  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
-    SCOPED_TRACE(p.seed);
-    run_ranks(GetParam(), [&](Group& group) {
-      const RankInput in = make_input(p, group.rank());
-      const Tensor wide = convert(in.ids, DType::kI64);
-      const Stream stream = Stream::cpu(1);
-      HighThroughput transport = make_transport(group, p.placement());
-      const DispatchLayout layout = transport.layout(in.ids, stream);
-      const DispatchLayout same = transport.layout(wide, stream);
-      EXPECT_TRUE(same_bytes(layout.tokens_per_rank, same.tokens_per_rank));
-      EXPECT_TRUE(same_bytes(layout.tokens_per_node, same.tokens_per_node));
-      EXPECT_TRUE(same_bytes(layout.tokens_per_expert, same.tokens_per_expert));
-      EXPECT_TRUE(same_bytes(layout.is_token_in_rank, same.is_token_in_rank));
-      const auto narrow = transport.dispatch({{in.x}, in.ids, in.weights, 8, {}}, stream);
-      const auto rows = transport.dispatch({{in.x}, wide, in.weights, 8, {}}, stream);
-      EXPECT_TRUE(same_bytes(rows.payloads[0], narrow.payloads[0]));
-      EXPECT_TRUE(same_bytes(rows.topk_ids, convert(narrow.topk_ids, DType::kI64)));
-      EXPECT_TRUE(same_bytes(rows.topk_weights, narrow.topk_weights));
-      EXPECT_TRUE(same_bytes(rows.expert_num_tokens, narrow.expert_num_tokens));
-      EXPECT_TRUE(same_bytes(rows.handle->source_token(), narrow.handle->source_token()));
-      const ExpertOrder order = transport.expert_order(rows, 16, stream);
-      EXPECT_TRUE(same_bytes(order.copy_row, transport.expert_order(narrow, 16, stream).copy_row));
-    });
-  }
+  run_problems(GetParam(), [&](const DispatchProblem& p, Group& group, const RankInput& in) {
+    const Tensor wide = convert(in.ids, DType::kI64);
+    const Stream stream = Stream::cpu(1);
+    HighThroughput transport = make_transport(group, p.placement());
+    const DispatchLayout layout = transport.layout(in.ids, stream);
+    const DispatchLayout same = transport.layout(wide, stream);
+    EXPECT_TRUE(same_bytes(layout.tokens_per_rank, same.tokens_per_rank));
+    EXPECT_TRUE(same_bytes(layout.tokens_per_node, same.tokens_per_node));
+    EXPECT_TRUE(same_bytes(layout.tokens_per_expert, same.tokens_per_expert));
+    EXPECT_TRUE(same_bytes(layout.is_token_in_rank, same.is_token_in_rank));
+    const auto narrow = transport.dispatch({{in.x}, in.ids, in.weights, 8, {}}, stream);
+    const auto rows = transport.dispatch({{in.x}, wide, in.weights, 8, {}}, stream);
+    EXPECT_TRUE(same_bytes(rows.payloads[0], narrow.payloads[0]));
+    EXPECT_TRUE(same_bytes(rows.topk_ids, convert(narrow.topk_ids, DType::kI64)));
+    EXPECT_TRUE(same_bytes(rows.topk_weights, narrow.topk_weights));
+    EXPECT_TRUE(same_bytes(rows.expert_num_tokens, narrow.expert_num_tokens));
+    EXPECT_TRUE(same_bytes(rows.handle->source_token(), narrow.handle->source_token()));
+    const ExpertOrder order = transport.expert_order(rows, 16, stream);
+    EXPECT_TRUE(same_bytes(order.copy_row, transport.expert_order(narrow, 16, stream).copy_row));
+  });
 }
 
 TEST_P(HighThroughputTest, ALayoutGoesToMemoryOfTheCallers) {
-  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
-    SCOPED_TRACE(p.seed);
-    run_ranks(GetParam(), [&](Group& group) {
-      const RankInput in = make_input(p, group.rank());
-      const Stream stream = Stream::cpu(1);
-      HighThroughput transport = make_transport(group, p.placement());
-      const DispatchLayout layout = transport.layout(in.ids, stream);
-      const auto room_for = [](const Tensor& t) {
-        const Tensor room = Tensor::empty(t.shape(), t.dtype());
-        std::memset(room.raw(), 0xff, static_cast<size_t>(room.nbytes()));
-        return room;
-      };
-      DispatchLayout into = {.tokens_per_rank = room_for(layout.tokens_per_rank),
-                             .tokens_per_node = room_for(layout.tokens_per_node),
-                             .tokens_per_expert = room_for(layout.tokens_per_expert),
-                             .is_token_in_rank = room_for(layout.is_token_in_rank)};
-      transport.layout(in.ids, stream, into);
-      EXPECT_TRUE(same_bytes(layout.tokens_per_rank, into.tokens_per_rank));
-      EXPECT_TRUE(same_bytes(layout.tokens_per_node, into.tokens_per_node));
-      EXPECT_TRUE(same_bytes(layout.tokens_per_expert, into.tokens_per_expert));
-      EXPECT_TRUE(same_bytes(layout.is_token_in_rank, into.is_token_in_rank));
-      into.tokens_per_expert = Tensor::empty({p.placement().num_experts() + 1}, DType::kI32);
-      EXPECT_THROW(transport.layout(in.ids, stream, into), InvalidArgument);
-    });
-  }
+  run_problems(GetParam(), [&](const DispatchProblem& p, Group& group, const RankInput& in) {
+    const Stream stream = Stream::cpu(1);
+    HighThroughput transport = make_transport(group, p.placement());
+    const DispatchLayout layout = transport.layout(in.ids, stream);
+    const auto room_for = [](const Tensor& t) {
+      const Tensor room = Tensor::empty(t.shape(), t.dtype());
+      std::memset(room.raw(), 0xff, static_cast<size_t>(room.nbytes()));
+      return room;
+    };
+    DispatchLayout into = {.tokens_per_rank = room_for(layout.tokens_per_rank),
+                           .tokens_per_node = room_for(layout.tokens_per_node),
+                           .tokens_per_expert = room_for(layout.tokens_per_expert),
+                           .is_token_in_rank = room_for(layout.is_token_in_rank)};
+    transport.layout(in.ids, stream, into);
+    EXPECT_TRUE(same_bytes(layout.tokens_per_rank, into.tokens_per_rank));
+    EXPECT_TRUE(same_bytes(layout.tokens_per_node, into.tokens_per_node));
+    EXPECT_TRUE(same_bytes(layout.tokens_per_expert, into.tokens_per_expert));
+    EXPECT_TRUE(same_bytes(layout.is_token_in_rank, into.is_token_in_rank));
+    into.tokens_per_expert = Tensor::empty({p.placement().num_experts() + 1}, DType::kI32);
+    EXPECT_THROW(transport.layout(in.ids, stream, into), InvalidArgument);
+  });
 }
 
 // Copies are counted once per (token, rank), crossings once per (token, other node).

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "moebius/dispatch.h"
+#include "tests/comm/dispatch_runs.h"
 #include "tests/comm/low_latency_calls.h"
 #include "tests/error_text.h"
 
@@ -29,61 +30,55 @@ DispatchInto make_room(const DispatchProblem& p, int64_t rows) {
 }
 
 TEST_P(IntoTest, HighThroughputGivesTheSameRowsInTheCallersTensors) {
-  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
-    SCOPED_TRACE(p.seed);
-    const std::vector<RankInput> inputs = make_inputs(p);
-    run_ranks(GetParam(), [&](Group& group) {
-      const RankInput& in = inputs[static_cast<size_t>(group.rank())];
-      const Stream stream = Stream::cpu(2);
-      HighThroughput transport(group, p.placement(), {}, {});
-      DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-      const DispatchOutput expected = transport.dispatch(request, stream);
-      request.into = make_room(p, most_rows(p));
-      const DispatchOutput output = transport.dispatch(request, stream);
-      for (size_t i = 0; i < expected.payloads.size(); ++i) {
-        EXPECT_TRUE(same_bytes(output.payloads[i], expected.payloads[i]));
-        EXPECT_EQ(output.payloads[i].raw(), request.into.payloads[i].raw());
-      }
-      EXPECT_TRUE(same_bytes(output.topk_ids, expected.topk_ids));
-      EXPECT_EQ(output.topk_ids.raw(), request.into.topk_ids.raw());
-      EXPECT_TRUE(same_bytes(output.topk_weights, expected.topk_weights));
-      EXPECT_EQ(output.topk_weights.raw(), request.into.topk_weights.raw());
+  run_problems(GetParam(), [&](const DispatchProblem& p, Group& group, const RankInput& in) {
+    const Stream stream = Stream::cpu(2);
+    HighThroughput transport(group, p.placement(), {}, {});
+    DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+    const DispatchOutput expected = transport.dispatch(request, stream);
+    request.into = make_room(p, most_rows(p));
+    const DispatchOutput output = transport.dispatch(request, stream);
+    for (size_t i = 0; i < expected.payloads.size(); ++i) {
+      EXPECT_TRUE(same_bytes(output.payloads[i], expected.payloads[i]));
+      EXPECT_EQ(output.payloads[i].raw(), request.into.payloads[i].raw());
+    }
+    EXPECT_TRUE(same_bytes(output.topk_ids, expected.topk_ids));
+    EXPECT_EQ(output.topk_ids.raw(), request.into.topk_ids.raw());
+    EXPECT_TRUE(same_bytes(output.topk_weights, expected.topk_weights));
+    EXPECT_EQ(output.topk_weights.raw(), request.into.topk_weights.raw());
 
-      CombineInput back{output.payloads[0], output.topk_weights, {}, {}};
-      const CombineOutput sums = transport.combine(back, *output.handle, stream);
-      back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk}, DType::kF32);
-      const CombineOutput again = transport.combine(back, *output.handle, stream);
-      EXPECT_EQ(again.topk_weights.raw(), back.topk_weights_into.raw());
-      EXPECT_TRUE(same_bytes(again.topk_weights, sums.topk_weights));
-      back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk + 1}, DType::kF32);
-      EXPECT_THROW(transport.combine(back, *output.handle, stream), InvalidArgument);
-      back.topk_weights_into = {};
-      back.x = expected.payloads[0];
-      EXPECT_TRUE(same_bytes(sums.x, transport.combine(back, *expected.handle, stream).x));
+    CombineInput back{output.payloads[0], output.topk_weights, {}, {}};
+    const CombineOutput sums = transport.combine(back, *output.handle, stream);
+    back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk}, DType::kF32);
+    const CombineOutput again = transport.combine(back, *output.handle, stream);
+    EXPECT_EQ(again.topk_weights.raw(), back.topk_weights_into.raw());
+    EXPECT_TRUE(same_bytes(again.topk_weights, sums.topk_weights));
+    back.topk_weights_into = Tensor::zeros({in.ids.dim(0), p.topk + 1}, DType::kF32);
+    EXPECT_THROW(transport.combine(back, *output.handle, stream), InvalidArgument);
+    back.topk_weights_into = {};
+    back.x = expected.payloads[0];
+    EXPECT_TRUE(same_bytes(sums.x, transport.combine(back, *expected.handle, stream).x));
 
-      // Only one payload is the caller's.
-      request.into = {{Tensor(), request.into.payloads[1]}, {}, {}};
-      const DispatchOutput one = transport.dispatch(request, stream);
-      EXPECT_TRUE(same_bytes(one.payloads[0], expected.payloads[0]));
-      EXPECT_EQ(one.payloads[1].raw(), request.into.payloads[1].raw());
+    // Only one payload is the caller's.
+    request.into = {{Tensor(), request.into.payloads[1]}, {}, {}};
+    const DispatchOutput one = transport.dispatch(request, stream);
+    EXPECT_TRUE(same_bytes(one.payloads[0], expected.payloads[0]));
+    EXPECT_EQ(one.payloads[1].raw(), request.into.payloads[1].raw());
 
-      // Along a known route.
-      const CachedDispatchInput along{
-          {in.code, in.x}, {}, {Tensor::zeros({most_rows(p), 2}, DType::kI32), Tensor()}};
-      const DispatchOutput again_sent = transport.dispatch_cached(along, *expected.handle, stream);
-      EXPECT_TRUE(same_bytes(again_sent.payloads[0], expected.payloads[1]));
-      EXPECT_EQ(again_sent.payloads[0].raw(), along.into[0].raw());
-      EXPECT_TRUE(same_bytes(again_sent.payloads[1], expected.payloads[0]));
-      EXPECT_TRUE(again_sent.event.is_complete());
-    });
-  }
+    // Along a known route.
+    const CachedDispatchInput along{
+        {in.code, in.x}, {}, {Tensor::zeros({most_rows(p), 2}, DType::kI32), Tensor()}};
+    const DispatchOutput again_sent = transport.dispatch_cached(along, *expected.handle, stream);
+    EXPECT_TRUE(same_bytes(again_sent.payloads[0], expected.payloads[1]));
+    EXPECT_EQ(again_sent.payloads[0].raw(), along.into[0].raw());
+    EXPECT_TRUE(same_bytes(again_sent.payloads[1], expected.payloads[0]));
+    EXPECT_TRUE(again_sent.event.is_complete());
+  });
 }
 
 TEST_P(IntoTest, ATrimmedTransportGoesOn) {
   const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
-  const std::vector<RankInput> inputs = make_inputs(p);
   run_ranks(GetParam(), [&](Group& group) {
-    const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+    const RankInput in = make_input(p, group.rank());
     const Stream stream = Stream::cpu(1);
     HighThroughput transport(group, p.placement(), {}, {});
     const DispatchInput request{{in.x}, in.ids, in.weights, 1, {}};
@@ -98,9 +93,8 @@ TEST_P(IntoTest, ATrimmedTransportGoesOn) {
 TEST_P(IntoTest, TooLittleRoomIsRefusedByEveryRank) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
   p.skew = Skew::kOneRank;  // the others would have room
-  const std::vector<RankInput> inputs = make_inputs(p);
   run_ranks(GetParam(), [&](Group& group) {
-    const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+    const RankInput in = make_input(p, group.rank());
     const Stream stream = Stream::cpu(1);
     HighThroughput transport(group, p.placement(), {}, {});
     DispatchInput request{{in.x, in.code}, in.ids, in.weights, 1, {}};

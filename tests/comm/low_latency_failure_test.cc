@@ -102,12 +102,24 @@ TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
   }
 }
 
+// A rank with an expert and four tokens of zeros, which go to the first expert.
+struct ZerosOfRank {
+  ZerosOfRank(Group& group, int64_t hidden)
+      : transport(group,
+                  ExpertPlacement::linear(group.size(), group.size()),
+                  {8, hidden, 1, DType::kBF16}),
+        x(Tensor::zeros({4, hidden}, DType::kBF16)) {}
+
+  LowLatency transport;
+  Stream stream = Stream::cpu(1);
+  Tensor x;
+  Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+};
+
 TEST(LowLatencyErrors, EveryRankRefusesRowsAndRoomsThatDiffer) {
   run_thread_ranks({.num_ranks = 3}, [](Group& group) {
-    LowLatency transport(group, ExpertPlacement::linear(3, 3), {8, 64, 1, DType::kBF16});
-    const Stream stream = Stream::cpu(1);
-    const Tensor x = Tensor::zeros({4, 64}, DType::kBF16);
-    const Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+    ZerosOfRank rank(group, 64);
+    auto& [transport, stream, x, ids] = rank;
     const bool differs = group.rank() == 1;
     const auto refuses = [&](const LowLatencyDispatchInput& input, const std::string& why) {
       try {
@@ -131,10 +143,8 @@ TEST(LowLatencyErrors, EveryRankRefusesRowsAndRoomsThatDiffer) {
 
 TEST(LowLatencyErrors, EveryRankRefusesRowsOfAnotherCoding) {
   run_thread_ranks({.num_ranks = 2}, [](Group& group) {
-    LowLatency transport(group, ExpertPlacement::linear(2, 2), {8, 128, 1, DType::kBF16});
-    const Stream stream = Stream::cpu(1);
-    const Tensor x = Tensor::zeros({4, 128}, DType::kBF16);
-    const Tensor ids = Tensor::zeros({4, 1}, DType::kI32);
+    ZerosOfRank rank(group, 128);
+    auto& [transport, stream, x, ids] = rank;
     const Tensor weights = Tensor::zeros({4, 1}, DType::kF32);
     const auto received = transport.dispatch({.x = x, .topk_ids = ids}, stream);
     LowLatencyCombineInput back{received.x, ids, weights};

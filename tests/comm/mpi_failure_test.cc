@@ -13,6 +13,7 @@
 #include <map>
 #include <string>
 
+#include "tests/by_name.h"
 #include "tests/comm/failure_cases.h"
 #include "tests/temp_dir.h"
 
@@ -93,10 +94,7 @@ TEST_P(MpiFailureTest, IsReportedByEveryOtherRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases,
-                         MpiFailureTest,
-                         ::testing::ValuesIn(failure_cases()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, MpiFailureTest, ::testing::ValuesIn(failure_cases()), by_name);
 
 TEST(MpiStart, WhoComesAfterTheOthersHaveGivenUpSaysSo) {
   const Job job = run_job(2, "", "comes_late", 1);

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/by_name.h"
 #include "tests/comm/failure_cases.h"
 #include "tests/error_text.h"
 
@@ -55,10 +56,7 @@ TEST_P(ProcessFailureTest, IsReportedByEveryOtherRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases,
-                         ProcessFailureTest,
-                         ::testing::ValuesIn(failure_cases()),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, ProcessFailureTest, ::testing::ValuesIn(failure_cases()), by_name);
 
 class ProcessDeathTest : public ::testing::TestWithParam<DeadlyCase> {};
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "moebius/dtype.h"
+#include "tests/by_name.h"
 
 namespace moebius {
 namespace {
@@ -99,7 +100,7 @@ std::vector<Format> formats() {
   };
 }
 
-class SmallFloat : public testing::TestWithParam<Format> {};
+class SmallFloat : public ::testing::TestWithParam<Format> {};
 
 TEST_P(SmallFloat, EveryCodeDecodesToItsDefinition) {
   const Format& f = GetParam();
@@ -192,9 +193,7 @@ TEST_P(SmallFloat, InfinityAndNanFollowTheRule) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SmallFloat, testing::ValuesIn(formats()), [](const auto& test) {
-  return test.param.name;
-});
+INSTANTIATE_TEST_SUITE_P(All, SmallFloat, ::testing::ValuesIn(formats()), testing::by_name);
 
 TEST(FloatTypes, LargestValues) {
   EXPECT_EQ(static_cast<float>(F8E4M3(1e9f)), kE4M3Max);

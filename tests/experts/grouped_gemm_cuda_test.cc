@@ -269,17 +269,22 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   }
 }
 
-// Scales of rows and columns of f8e4m3 may be shared by all rows or columns, and those of columns
-// may be in 16 bits.
-TEST_F(Sm90GroupedGemmTest, Fp8ByRowsAndColumns) {
-  const Stream stream = Stream::cuda(0);
-  const std::vector<GemmProblem> problems = {
+// Problems with a scale for each row and column.
+const std::vector<GemmProblem>& problems_by_row() {
+  static const std::vector<GemmProblem> problems = {
       {.out = DType::kBF16, .n = 320, .k = 576, .rows = {0, 5, 200, 33, 150}, .spare_rows = 3},
       {.out = DType::kF32, .n = 512, .k = 320, .rows = {31, 64, 65, 1, 0, 257}, .has_bias = true},
       {.out = DType::kBF16, .n = 448, .k = 192, .rows = {5, 0, 200, 40}, .max_rows = 200},
   };
+  return problems;
+}
+
+// Scales of rows and columns of f8e4m3 may be shared by all rows or columns, and those of columns
+// may be in 16 bits.
+TEST_F(Sm90GroupedGemmTest, Fp8ByRowsAndColumns) {
+  const Stream stream = Stream::cuda(0);
   uint32_t seed = 8000;
-  for (GemmProblem p : problems) {
+  for (GemmProblem p : problems_by_row()) {
     p.dtype = DType::kF8E4M3;
     GroupedGemm host = make_operands(p, seed += 20);
     const Tensor of_rows = host.a_scale;
@@ -333,13 +338,8 @@ TEST_F(Sm90GroupedGemmTest, OperandsWithoutTheirScalesAreRefused) {
 // Sums are exact, so every element is known to the bit.
 TEST_F(Sm90GroupedGemmTest, Int8) {
   const Stream stream = Stream::cuda(0);
-  const std::vector<GemmProblem> problems = {
-      {.out = DType::kBF16, .n = 320, .k = 576, .rows = {0, 5, 200, 33, 150}, .spare_rows = 3},
-      {.out = DType::kF32, .n = 512, .k = 320, .rows = {31, 64, 65, 1, 0, 257}, .has_bias = true},
-      {.out = DType::kBF16, .n = 448, .k = 192, .rows = {5, 0, 200, 40}, .max_rows = 200},
-  };
   uint32_t seed = 6000;
-  for (GemmProblem p : problems) {
+  for (GemmProblem p : problems_by_row()) {
     p.dtype = DType::kI8;
     const auto take = [&](const Shape& shape, DType dtype, float low, float high) {
       return random_uniform(shape, dtype, ++seed, low, high);

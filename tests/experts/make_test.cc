@@ -232,32 +232,22 @@ std::string call_error(const ExpertProblem& p, const std::function<void(Call&)>&
 TEST(ApplyExperts, StandardCallsAreChecked) {
   const ExpertProblem p = problem();
   const auto error = [&](auto change) { return call_error(p, change); };
+  const auto error_with = [&](Tensor ExpertsInput::*operand, const Shape& shape, DType dtype) {
+    return error([&](Call& c) { c.input.*operand = Tensor::zeros(shape, dtype); });
+  };
   EXPECT_EQ(error([](Call&) {}), "no error");
-  expect_mentions(error([](Call& c) {
-                    c.input.x = Tensor::zeros({33, 95}, DType::kBF16);
-                  }),
-                  {"x", "95", "96"});
-  expect_mentions(error([](Call& c) {
-                    c.input.x = Tensor::zeros({33, 96}, DType::kF32);
-                  }),
-                  {"x", "f32", "bf16"});
-  expect_mentions(error([](Call& c) {
-                    c.input.x = Tensor::zeros({1, 33, 96}, DType::kBF16);
-                  }),
-                  {"x", "3", "2"});
+  expect_mentions(error_with(&ExpertsInput::x, {33, 95}, DType::kBF16), {"x", "95", "96"});
+  expect_mentions(error_with(&ExpertsInput::x, {33, 96}, DType::kF32), {"x", "f32", "bf16"});
+  expect_mentions(error_with(&ExpertsInput::x, {1, 33, 96}, DType::kBF16), {"x", "3", "2"});
   expect_mentions(error([](Call& c) { c.input.topk_ids = {}; }), {"topk_ids"});
-  expect_mentions(error([](Call& c) {
-                    c.input.topk_ids = Tensor::zeros({33, 3}, DType::kF32);
-                  }),
+  expect_mentions(error_with(&ExpertsInput::topk_ids, {33, 3}, DType::kF32),
                   {"topk_ids", "f32", "i32 or i64"});
-  expect_mentions(error([](Call& c) {
-                    c.input.topk_ids = Tensor::zeros({32, 3}, DType::kI32);
-                  }),
+  expect_mentions(error_with(&ExpertsInput::topk_ids, {32, 3}, DType::kI32),
                   {"topk_ids", "[32, 3]", "[33, 3]"});
   expect_mentions(error([](Call& c) { c.input.topk_ids.data<int32_t>()[7] = 6; }),
                   {"token 2", "slot 1", "6"});
   p.input.topk_ids.data<int32_t>()[7] = 0;
-  expect_mentions(error([](Call& c) { c.input.expert_map = Tensor::zeros({5}, DType::kI32); }),
+  expect_mentions(error_with(&ExpertsInput::expert_map, {5}, DType::kI32),
                   {"expert_map", "[5]", "[6]"});
   expect_mentions(error([](Call& c) {
                     c.output = Tensor::zeros({33, 3, 96}, DType::kBF16);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -155,13 +156,16 @@ class CudaLayerGraphRanks : public GpuRanksTest {
     });
     return true;
   }
+  // Runs the body on every rank, unless that is so.
+  void run_graphs(const LayerKind& kind, const std::function<void(Group&)>& body) const {
+    if (!is_too_crowded_for_graphs(kind)) {
+      run(body);
+    }
+  }
 };
 
 TEST_P(CudaLayerGraphRanks, LowLatencyIsCapturedByGraphs) {
-  if (is_too_crowded_for_graphs({.name = "low latency", .backend = All2AllBackend::kLowLatency})) {
-    return;
-  }
-  run([&](Group& group) {
+  run_graphs({.name = "low latency", .backend = All2AllBackend::kLowLatency}, [&](Group& group) {
     for (const int microbatches : {1, 2}) {
       const LayerKind kind{.name = "low latency",
                            .backend = All2AllBackend::kLowLatency,
@@ -176,10 +180,7 @@ TEST_P(CudaLayerGraphRanks, LowLatencyIsCapturedByGraphs) {
 }
 
 TEST_P(CudaLayerGraphRanks, HighThroughputIsCapturedByGraphs) {
-  if (is_too_crowded_for_graphs(kUncounted)) {
-    return;
-  }
-  run([&](Group& group) {
+  run_graphs(kUncounted, [&](Group& group) {
     RankLayer counted(kCounted, group);
     LayerKind kinds[] = {kUncounted, kUncounted, kUncounted};
     kinds[1].kernel.microbatches = 2;
@@ -204,10 +205,7 @@ TEST_P(CudaLayerGraphRanks, HighThroughputIsCapturedByGraphs) {
 }
 
 TEST_P(CudaLayerGraphRanks, GraphsOfHighThroughputOutliveLargerCalls) {
-  if (is_too_crowded_for_graphs(kUncounted)) {
-    return;
-  }
-  run([&](Group& group) {
+  run_graphs(kUncounted, [&](Group& group) {
     RankLayer layer(kUncounted, group);
     struct Call {
       WorkspacePool workspaces;

@@ -9,10 +9,10 @@
 #include "layer/rows/row_ops.h"
 #include "problems/expert_problem.h"
 #include "problems/place.h"
-#include "tests/gpu_test.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/tensors.h"
+#include "tests/on_devices.h"
 
 namespace moebius::testing {
 namespace {
@@ -21,23 +21,16 @@ constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
 // One element, rows of odd length, and more vectors than a launch has threads.
 const Shape kShapes[] = {{1, 1}, {5, 131}, {600, 7168}};
 
-class CudaRows : public GpuTest {
+class CudaRows : public OnGpu {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (!IsSkipped()) {
-      gpu_ = Place(DeviceType::kCuda);
-    }
-  }
   // Runs call(place, out) on both devices.  `out` may have contents that the call reads.
   template <typename Call>
   void expect_same_on_gpu(const Tensor& out, const Call& call) const {
-    const Tensor on_gpu = gpu_.take(out);
+    const Tensor on_gpu = place_.take(out);
     call(Place(), out);
-    call(gpu_, on_gpu);
-    expect_same_bits(gpu_.bring(on_gpu), out);
+    call(place_, on_gpu);
+    expect_same_bits(place_.bring(on_gpu), out);
   }
-  Place gpu_;
 };
 
 TEST_F(CudaRows, CopiesAndAdds) {
@@ -235,19 +228,19 @@ TEST_F(CudaRows, WorkspacesGrowWhileTheirWorkIsUnderWay) {
   std::vector<Tensor> kept;
   std::vector<Tensor> others;  // may get the memory that the pool frees
   for (int64_t n = 1 << 20; n <= 1 << 24; n *= 2) {
-    kept.push_back(Tensor::empty({n}, DType::kF32, gpu_.device()));
-    const Tensor space = pool.get(0, WorkspaceSlot::kLayer, {n}, DType::kF32, gpu_.stream);
+    kept.push_back(Tensor::empty({n}, DType::kF32, place_.device()));
+    const Tensor space = pool.get(0, WorkspaceSlot::kLayer, {n}, DType::kF32, place_.stream);
     for (int i = 0; i < 20; ++i) {
-      fill(space, static_cast<float>(n), gpu_.stream);
+      fill(space, static_cast<float>(n), place_.stream);
     }
-    copy(space, kept.back(), gpu_.stream);
-    pool.get(0, WorkspaceSlot::kLayer, {2 * n}, DType::kF32, gpu_.stream);
-    others.push_back(Tensor::empty({n}, DType::kF32, gpu_.device()));
+    copy(space, kept.back(), place_.stream);
+    pool.get(0, WorkspaceSlot::kLayer, {2 * n}, DType::kF32, place_.stream);
+    others.push_back(Tensor::empty({n}, DType::kF32, place_.device()));
     fill(others.back(), -1.0f, other_stream);
   }
   other_stream.synchronize();
   for (const Tensor& tensor : kept) {
-    const Tensor here = gpu_.bring(tensor);
+    const Tensor here = place_.bring(tensor);
     for (const int64_t i : {int64_t{0}, here.numel() / 2, here.numel() - 1}) {
       EXPECT_EQ(here.data<float>()[i], static_cast<float>(here.numel()));
     }
@@ -261,24 +254,24 @@ TEST_F(CudaRows, WorkspacesMayGoWhileTheirWorkIsUnderWay) {
   const Stream other_stream = Stream::cuda(0);
   for (const bool is_replaced : {true, false}) {
     SCOPED_TRACE(is_replaced ? "replaced" : "with the pool");
-    const Tensor kept = Tensor::empty({kNumel}, DType::kF32, gpu_.device());
+    const Tensor kept = Tensor::empty({kNumel}, DType::kF32, place_.device());
     auto pool = std::make_unique<WorkspacePool>();
     {
-      const Tensor space = pool->get(0, kSlot, {kNumel}, DType::kF32, gpu_.stream);
+      const Tensor space = pool->get(0, kSlot, {kNumel}, DType::kF32, place_.stream);
       for (int i = 0; i < 200; ++i) {  // about 4 ms
-        fill(space, 1.0f, gpu_.stream);
+        fill(space, 1.0f, place_.stream);
       }
-      copy(space, kept, gpu_.stream);
+      copy(space, kept, place_.stream);
     }
     if (is_replaced) {
       pool->get(0, kSlot, {kNumel}, DType::kF32, Stream::cpu());
     } else {
       pool.reset();
     }
-    const Tensor other = Tensor::empty({kNumel}, DType::kF32, gpu_.device());
+    const Tensor other = Tensor::empty({kNumel}, DType::kF32, place_.device());
     fill(other, -1.0f, other_stream);
     other_stream.synchronize();
-    const Tensor here = gpu_.bring(kept);
+    const Tensor here = place_.bring(kept);
     for (const int64_t i : {int64_t{0}, kNumel / 2, kNumel - 1}) {
       EXPECT_EQ(here.data<float>()[i], 1.0f);
     }

@@ -65,15 +65,10 @@ class Interrupted final : public PrepareFinalize {
  private:
   // The traits of `base` that hold with the interruption, too.
   static PrepareFinalizeTraits traits_of(const PrepareFinalize& base) {
-    const PrepareFinalizeTraits& all = base.traits();
-    return {.name = all.name,
-            .activation_format = all.activation_format,
-            .max_tokens_per_rank = all.max_tokens_per_rank,
-            .num_dispatchers = all.num_dispatchers,
-            .is_async = all.is_async,
-            .is_monolithic = all.is_monolithic,
-            .localizes_ids = all.localizes_ids,
-            .max_in_flight = all.max_in_flight};
+    PrepareFinalizeTraits traits = base.traits();
+    traits.takes_final_output = traits.takes_columns = traits.takes_addend = false;
+    traits.placed_experts = {};
+    return traits;
   }
 
   std::unique_ptr<PrepareFinalize> base_;

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "tests/by_name.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/small_layer.h"
 #include "tests/layer/spread.h"
@@ -109,9 +110,7 @@ TEST_P(GivenIdsOfSomeRanks, GiveTheBitsOfARouter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Spreads, GivenIds, ::testing::ValuesIn(spreads()), [](const auto& test) {
-  return test.param.name;
-});
+INSTANTIATE_TEST_SUITE_P(Spreads, GivenIds, ::testing::ValuesIn(spreads()), by_name);
 
 // Ranks that hold the same tokens give the same ids, so there are others.
 INSTANTIATE_TEST_SUITE_P(Spreads,
@@ -125,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Spreads,
                            }
                            return some;
                          }()),
-                         [](const auto& test) { return test.param.name; });
+                         by_name);
 
 TEST(GivenIdsOfOneRank, MaskedSelectionsAddNothingAndLoadsCountTheRest) {
   MoeLayer layer(without_router({}), SmallLayer::options(), {});

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "problems/gemm_tolerance.h"
+#include "tests/by_name.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/small_layer.h"
 #include "tests/layer/spread.h"
@@ -250,10 +251,7 @@ TEST_P(LoraParallelTest, RowsAreThoseOfOneRank) {
   expect_near_rows(output, run_tokens(whole_weights(), ids), bound());
 }
 
-INSTANTIATE_TEST_SUITE_P(Spreads,
-                         LoraParallelTest,
-                         ::testing::ValuesIn(spreads()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Spreads, LoraParallelTest, ::testing::ValuesIn(spreads()), by_name);
 
 TEST(LoraErrors, AreSaidBeforeAnythingRuns) {
   const auto expect_refusal = [](Parts parts, const MoeLayerWeights& weights, const Tensor& ids) {

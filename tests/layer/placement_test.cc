@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/by_name.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/small_layer.h"
 #include "tests/layer/spread.h"
@@ -84,9 +85,7 @@ TEST_P(Placement, RowsAndLoadsAreThoseOfTheExperts) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Spreads, Placement, ::testing::ValuesIn(spreads()), [](const auto& test) {
-  return test.param.name;
-});
+INSTANTIATE_TEST_SUITE_P(Spreads, Placement, ::testing::ValuesIn(spreads()), by_name);
 
 TEST(Placements, ThatDoNotFitAreRefusedOnEveryRank) {
   const auto expect_refused = [](Parts parts, const ExpertPlacement& placement) {

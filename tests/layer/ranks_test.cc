@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "problems/gemm_tolerance.h"
+#include "tests/by_name.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
@@ -194,7 +195,7 @@ std::vector<Spread> tp2_dp2_spreads() {
 INSTANTIATE_TEST_SUITE_P(Backends,
                          SequenceParallel,
                          ::testing::ValuesIn(tp2_dp2_spreads()),
-                         [](const auto& test) { return test.param.name; });
+                         by_name);
 
 MoeLayerWeights shard_of(const Group& group, All2AllBackend backend) {
   return SmallLayer::shard(ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend));

@@ -12,8 +12,9 @@
 #include "moebius/router.h"
 #include "moebius/weight_and_reduce.h"
 #include "problems/place.h"
-#include "tests/gpu_test.h"
+#include "problems/routers.h"
 #include "tests/layer/tensors.h"
+#include "tests/on_devices.h"
 
 namespace moebius::testing {
 namespace {
@@ -23,15 +24,8 @@ constexpr int64_t kHidden = 512;
 constexpr int64_t kExperts = 64;
 constexpr int64_t kTopk = 6;
 
-class StageGraph : public GpuTest {
+class StageGraph : public OnGpu {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (!IsSkipped()) {
-      place_ = Place(DeviceType::kCuda);
-    }
-  }
-
   // Captures `work`, which must not run meanwhile.  Then, for each of two seeds, calls `fill`,
   // replays the graph and calls `check`.  `work` runs once before, since a first call may load
   // kernels.
@@ -60,8 +54,6 @@ class StageGraph : public GpuTest {
     place_.stream.synchronize();
     return from;
   }
-
-  Place place_;
 };
 
 TEST_F(StageGraph, QuantizesWhatIsThere) {
@@ -132,13 +124,7 @@ TEST_F(StageGraph, PermutesCountsAndReducesWhatIsThere) {
 }
 
 TEST_F(StageGraph, RoutesWhatIsThere) {
-  RouterConfig config;
-  config.num_experts = kExperts;
-  config.topk = kTopk;
-  config.scoring = Scoring::kSigmoid;
-  config.renormalize = true;
-  config.num_groups = 8;
-  config.topk_groups = 4;
+  RouterConfig config = deepseek_v3_router(kExperts, kTopk);
   RouterWeights router_weights;
   router_weights.gate = random_tensor({kExperts, kHidden}, DType::kBF16, 4, 0.1f);
   const Router on_cpu(config, router_weights);

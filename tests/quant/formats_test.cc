@@ -388,14 +388,18 @@ TEST(Nvfp4, GroupScaleThatRoundsToZeroGivesZeros) {
   EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0x80});
 }
 
-TEST(Nvfp4, GlobalScaleDefaultsToTheTensorsMaximum) {
-  const QuantizeSpec spec{QuantFormat::kNvfp4, {1, 16}};
+// The scales of a row whose largest element is 6.
+void expect_scales(const QuantizeSpec& spec, float global_scale, uint8_t block_scale) {
   const Quantized q = quantize(padded_row({6, -3}, 32), spec);
-  EXPECT_EQ(floats(q.global_scale), Floats{448});
-  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0x7e, 0x00}));
+  EXPECT_EQ(floats(q.global_scale), Floats{global_scale});
+  EXPECT_EQ(raw_bytes(q.scale), (Bytes{block_scale, 0x00}));
   EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0xd7});
   EXPECT_EQ(dequantized(q, spec)[0], 6);
   EXPECT_EQ(floats(quantize(padded_row({}, 16), spec).global_scale), Floats{1});
+}
+
+TEST(Nvfp4, GlobalScaleDefaultsToTheTensorsMaximum) {
+  expect_scales({QuantFormat::kNvfp4, {1, 16}}, 448, 0x7e);
 }
 
 constexpr QuantizeSpec kNvfp4Rows{
@@ -403,12 +407,7 @@ constexpr QuantizeSpec kNvfp4Rows{
 
 // 448 * 6 / 6 = 448, and the largest power of two below is 256.
 TEST(Nvfp4Rows, GlobalScaleIsThePowerOfTwoBelowThatOfTheMaximum) {
-  const Quantized q = quantize(padded_row({6, -3}, 32), kNvfp4Rows);
-  EXPECT_EQ(floats(q.global_scale), Floats{256});
-  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0x78, 0x00}));
-  EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0xd7});
-  EXPECT_EQ(dequantized(q, kNvfp4Rows)[0], 6);
-  EXPECT_EQ(floats(quantize(padded_row({}, 16), kNvfp4Rows).global_scale), Floats{1});
+  expect_scales(kNvfp4Rows, 256, 0x78);
 }
 
 TEST(Nvfp4Rows, ARowDependsOnNoOther) {

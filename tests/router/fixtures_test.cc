@@ -20,6 +20,7 @@
 
 #include "moebius/router.h"
 #include "moebius/safetensors.h"
+#include "tests/by_name.h"
 
 namespace moebius {
 namespace {
@@ -183,7 +184,7 @@ TEST_P(RouterFixtures, LogitsAreThoseOfTheModule) {
 INSTANTIATE_TEST_SUITE_P(Families,
                          RouterFixtures,
                          ::testing::ValuesIn(families()),
-                         [](const auto& test) { return test.param.name; });
+                         testing::by_name);
 
 }  // namespace
 }  // namespace moebius

@@ -120,12 +120,8 @@ void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) 
 }
 
 TEST_P(HighThroughputCuda, DispatchGivesTheRowsOfTheCpu) {
-  run([&](Group& gpu, Group& host) {
-    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
-      SCOPED_TRACE("problem " + std::to_string(p.seed));
-      Sides sides(gpu, host, p.placement());
-      check_problem(p, make_input(p, host.rank()), sides);
-    }
+  run_problems([&](const DispatchProblem& p, Sides& sides, Group& host) {
+    check_problem(p, make_input(p, host.rank()), sides);
   });
 }
 
@@ -148,8 +144,7 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
 TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
   const DispatchProblem p =
       with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
     constexpr int kInputs = 3;
     constexpr int kCalls = 3333 * kInputs;  // a cached call follows every fourth
@@ -253,8 +248,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
 TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
   const DispatchProblem p =
       with_tokens({.num_experts = 16, .topk = 4, .hidden = 256}, num_ranks(), 60);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     for (int round = 0; round < 4; ++round) {
       std::vector<DispatchInput> inputs(2);
       std::vector<DispatchInput> inputs_up;

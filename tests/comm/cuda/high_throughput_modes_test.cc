@@ -85,8 +85,7 @@ TEST_P(HighThroughputCuda, ACapacityIsRefusedOverSeveralNodes) {
     GTEST_SKIP() << "skipped: needs nodes";
   }
   const DispatchProblem p = with_tokens({}, num_ranks(), 20);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     const RankInput in = make_input(p, host.rank());
     DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
     request.capacity = 1000;
@@ -98,42 +97,36 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
   if (!is_one_node()) {
     GTEST_SKIP() << "skipped: needs one node";
   }
-  run([&](Group& gpu, Group& host) {
-    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
-      SCOPED_TRACE("problem " + std::to_string(p.seed));
-      Sides sides(gpu, host, p.placement());
-      const RankInput in = make_input(p, host.rank());
-      DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-      const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
-      const int64_t rows = expected.handle->num_rows();
-      DispatchInput request_up = sides.up(request);
-      request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
-      for (int call = 0; call < 3; ++call) {
-        DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
-        ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
-        ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
-        const Tensor ids = sides.down(output.topk_ids);
-        for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
-          ASSERT_EQ(ids.data<int32_t>()[i], -1);
-        }
-        for (Tensor& payload : output.payloads) {
-          payload = payload.slice(0, rows);
-        }
-        expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
-        expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights,
-                    "topk_weights");
-        expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
-        expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
-        expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+  run_problems([&](const DispatchProblem& p, Sides& sides, Group& host) {
+    const RankInput in = make_input(p, host.rank());
+    DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+    const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+    const int64_t rows = expected.handle->num_rows();
+    DispatchInput request_up = sides.up(request);
+    request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
+    for (int call = 0; call < 3; ++call) {
+      DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+      ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
+      ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
+      const Tensor ids = sides.down(output.topk_ids);
+      for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
+        ASSERT_EQ(ids.data<int32_t>()[i], -1);
       }
-      // Now the rank that gets most has room for one row too few.
-      if (request_up.capacity > 4) {
-        request_up.capacity -= 4;
-        expect_contains(
-            comm_error_of([&] { dispatch_and_check(sides, request_up); }),
-            " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
-                ", expected at most " + std::to_string(request_up.capacity));
+      for (Tensor& payload : output.payloads) {
+        payload = payload.slice(0, rows);
       }
+      expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
+      expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights, "topk_weights");
+      expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
+      expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
+      expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+    }
+    // Now the rank that gets most has room for one row too few.
+    if (request_up.capacity > 4) {
+      request_up.capacity -= 4;
+      expect_contains(comm_error_of([&] { dispatch_and_check(sides, request_up); }),
+                      " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
+                          ", expected at most " + std::to_string(request_up.capacity));
     }
   });
 }
@@ -210,8 +203,7 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
 TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
   const DispatchProblem p = with_tokens({}, num_ranks(), 20);
   const int guilty = num_ranks() - 1;
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     const RankInput in = make_input(p, host.rank());
     if (host.rank() == guilty) {
       in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
@@ -237,8 +229,7 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
   }
   const DispatchProblem p =
       with_tokens({.num_experts = 32, .topk = 6, .hidden = 1024}, num_ranks(), 150);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     const RankInput in = make_wide_input(p, host.rank());
     DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
     input.capacity = 150 * num_ranks();

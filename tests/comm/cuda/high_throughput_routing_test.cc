@@ -9,48 +9,44 @@ namespace moebius::testing {
 namespace {
 
 TEST_P(HighThroughputCuda, IdsOf64BitsAndLayoutsGiveTheRowsOfTheCpu) {
-  run([&](Group& gpu, Group& host) {
-    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
-      SCOPED_TRACE("problem " + std::to_string(p.seed));
-      Sides sides(gpu, host, p.placement());
-      const RankInput in = make_input(p, host.rank());
-      for (const bool is_wide : {false, true}) {
-        DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-        request.topk_ids = is_wide ? convert(in.ids, DType::kI64) : in.ids;
-        request.lists_counts = true;
-        const DispatchLayout layout = sides.cpu.layout(request.topk_ids, sides.cpu_stream);
-        const DispatchLayout there = sides.cuda.layout(sides.up(request.topk_ids), sides.stream);
-        expect_same(sides, there.tokens_per_rank, layout.tokens_per_rank, "tokens_per_rank");
-        expect_same(sides, there.tokens_per_node, layout.tokens_per_node, "tokens_per_node");
-        expect_same(sides, there.tokens_per_expert, layout.tokens_per_expert, "tokens_per_expert");
-        expect_same(sides, there.is_token_in_rank, layout.is_token_in_rank, "is_token_in_rank");
-        const auto check = [&](const std::string& what) {
-          SCOPED_TRACE(what);
-          const auto expected = sides.cpu.dispatch(request, sides.cpu_stream);
-          const auto actual = sides.cuda.dispatch(sides.up(request), sides.stream);
-          expect_same(sides, actual, expected);
-          EXPECT_EQ(actual.expert_counts, expected.expert_counts);
-          if (expected.topk_ids) {
-            expect_same(sides, sides.cuda.expert_order(actual, 16, sides.stream),
-                        sides.cpu.expert_order(expected, 16, sides.cpu_stream));
-          }
-          CombineInput back{expected.payloads[0], {}, {}, {}};
-          CombineInput back_up{actual.payloads[0], {}, {}, {}};
-          if (!expected.topk_ids) {  // weights of any number are summed
-            back.topk_weights = columns_of(convert(expected.payloads[0], DType::kF32), 0, 3);
-            back_up.topk_weights = sides.up(back.topk_weights);
-          }
-          const auto sums = sides.cpu.combine(back, *expected.handle, sides.cpu_stream);
-          const auto sums_there = sides.cuda.combine(back_up, *actual.handle, sides.stream);
-          expect_same(sides, sums_there.x, sums.x, "sums");
-          expect_same(sides, sums_there.topk_weights, sums.topk_weights, "sums of weights");
-        };
-        check("counted");
-        request.layout = layout;
-        check("with a layout");
-        request.topk_ids = request.topk_weights = {};
-        check("without ids");
-      }
+  run_problems([&](const DispatchProblem& p, Sides& sides, Group& host) {
+    const RankInput in = make_input(p, host.rank());
+    for (const bool is_wide : {false, true}) {
+      DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+      request.topk_ids = is_wide ? convert(in.ids, DType::kI64) : in.ids;
+      request.lists_counts = true;
+      const DispatchLayout layout = sides.cpu.layout(request.topk_ids, sides.cpu_stream);
+      const DispatchLayout there = sides.cuda.layout(sides.up(request.topk_ids), sides.stream);
+      expect_same(sides, there.tokens_per_rank, layout.tokens_per_rank, "tokens_per_rank");
+      expect_same(sides, there.tokens_per_node, layout.tokens_per_node, "tokens_per_node");
+      expect_same(sides, there.tokens_per_expert, layout.tokens_per_expert, "tokens_per_expert");
+      expect_same(sides, there.is_token_in_rank, layout.is_token_in_rank, "is_token_in_rank");
+      const auto check = [&](const std::string& what) {
+        SCOPED_TRACE(what);
+        const auto expected = sides.cpu.dispatch(request, sides.cpu_stream);
+        const auto actual = sides.cuda.dispatch(sides.up(request), sides.stream);
+        expect_same(sides, actual, expected);
+        EXPECT_EQ(actual.expert_counts, expected.expert_counts);
+        if (expected.topk_ids) {
+          expect_same(sides, sides.cuda.expert_order(actual, 16, sides.stream),
+                      sides.cpu.expert_order(expected, 16, sides.cpu_stream));
+        }
+        CombineInput back{expected.payloads[0], {}, {}, {}};
+        CombineInput back_up{actual.payloads[0], {}, {}, {}};
+        if (!expected.topk_ids) {  // weights of any number are summed
+          back.topk_weights = columns_of(convert(expected.payloads[0], DType::kF32), 0, 3);
+          back_up.topk_weights = sides.up(back.topk_weights);
+        }
+        const auto sums = sides.cpu.combine(back, *expected.handle, sides.cpu_stream);
+        const auto sums_there = sides.cuda.combine(back_up, *actual.handle, sides.stream);
+        expect_same(sides, sums_there.x, sums.x, "sums");
+        expect_same(sides, sums_there.topk_weights, sums.topk_weights, "sums of weights");
+      };
+      check("counted");
+      request.layout = layout;
+      check("with a layout");
+      request.topk_ids = request.topk_weights = {};
+      check("without ids");
     }
   });
 }
@@ -60,8 +56,7 @@ TEST_P(HighThroughputCuda, ACapacityGoesWithIdsOf64BitsAndWithNone) {
     GTEST_SKIP() << "skipped: needs one node";
   }
   const DispatchProblem p = dispatch_problems(num_ranks())[0];
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     const RankInput in = make_input(p, host.rank());
     DispatchInput request{{in.x, in.code}, convert(in.ids, DType::kI64), in.weights, 8, {}};
     request.layout = sides.cpu.layout(request.topk_ids, sides.cpu_stream);

@@ -69,12 +69,8 @@ void check_waves(const RankInput& in, Sides& sides) {
 }
 
 TEST_P(HighThroughputWaves, TheSameRows) {
-  run([&](Group& gpu, Group& host) {
-    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
-      SCOPED_TRACE("problem " + std::to_string(p.seed));
-      Sides sides(gpu, host, p.placement());
-      check_waves(make_input(p, host.rank()), sides);
-    }
+  run_problems([&](const DispatchProblem& p, Sides& sides, Group& host) {
+    check_waves(make_input(p, host.rank()), sides);
   });
 }
 
@@ -101,8 +97,7 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
 TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
   const DispatchProblem p =
       with_tokens({.num_experts = 48, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
     std::vector<DispatchInput> inputs_up;
     std::vector<DispatchOutput> expected;
@@ -134,8 +129,7 @@ TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
 
 TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
   const DispatchProblem p = with_tokens({}, num_ranks(), 30);
-  run([&](Group& gpu, Group& host) {
-    Sides sides(gpu, host, p.placement());
+  run_sides(p, [&](Sides& sides, Group& host) {
     const RankInput in = make_input(p, host.rank());
     const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 1, {}};
     const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);

@@ -161,14 +161,25 @@ TEST_P(LowLatencyCudaOneNode, GraphsMayBeReplayed) {
   });
 }
 
+// A rank's dispatch of the first call, and what its experts give.
+struct FirstDispatch {
+  FirstDispatch(Rank& r, const Reference& reference)
+      : call(reference[static_cast<size_t>(r.group.rank())][0]),
+        in(put(r, call.in)),
+        got(r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream)),
+        y(r.up_batched(call.y, call.counts)) {}
+
+  const Call& call;
+  DeviceInput in;
+  LowLatencyDispatchOutput got;
+  Tensor y;
+};
+
 TEST_P(LowLatencyCuda, EachDispatchIsCombinedOnce) {
   const Problem p = make_problem(8, 4, 1024);
   const Reference reference = run_on_cpu(p, {kNone}, 1);
   run_ranks(p, [&](Rank& r) {
-    const Call& call = reference[static_cast<size_t>(r.group.rank())][0];
-    const DeviceInput in = put(r, call.in);
-    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
-    const Tensor y = r.up_batched(call.y, call.counts);
+    const auto& [call, in, got, y] = FirstDispatch(r, reference);
     r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
     r.finish();
     expect_combined(in.out, call);
@@ -186,10 +197,7 @@ TEST_P(LowLatencyCudaOneNode, ASecondReplayOfACombineIsAnError) {
   const Problem p = make_problem(8, 4, 1024);
   const Reference reference = run_on_cpu(p, {kNone}, 1);
   run_ranks(p, [&](Rank& r) {
-    const Call& call = reference[static_cast<size_t>(r.group.rank())][0];
-    const DeviceInput in = put(r, call.in);
-    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
-    const Tensor y = r.up_batched(call.y, call.counts);
+    const auto& [call, in, got, y] = FirstDispatch(r, reference);
     r.finish();
     const Graph graph(r.stream, [&] {
       r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);

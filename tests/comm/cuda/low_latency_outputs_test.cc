@@ -303,10 +303,18 @@ TEST_P(LowLatencyCuda, RowsOfTenBitsComeBackWithTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(LowLatencyCuda, AnotherRoomOnOneRankIsAnError) {
-  if (!is_one_node() || num_ranks() == 1) {
-    GTEST_SKIP() << "skipped: needs one node and a second rank";
+class LowLatencyCudaPeers : public LowLatencyCudaOneNode {
+ protected:
+  void SetUp() override {
+    LowLatencyCudaOneNode::SetUp();
+    if (!IsSkipped() && num_ranks() == 1) {
+      GTEST_SKIP() << "skipped: needs a second rank";
+    }
   }
+};
+INSTANTIATE_TEST_SUITE_P(All, LowLatencyCudaPeers, on_gpu_ranks(), gpu_ranks_name);
+
+TEST_P(LowLatencyCudaPeers, AnotherRoomOnOneRankIsAnError) {
   const Problem p = make_problem(9, 3, 1152);
   run_ranks(p, [&](Rank& r) {
     const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));
@@ -324,10 +332,7 @@ TEST_P(LowLatencyCuda, AnotherRoomOnOneRankIsAnError) {
   });
 }
 
-TEST_P(LowLatencyCuda, AnotherCastOnOneRankIsAnErrorOfBothSizes) {
-  if (!is_one_node() || num_ranks() == 1) {
-    GTEST_SKIP() << "skipped: needs one node and a second rank";
-  }
+TEST_P(LowLatencyCudaPeers, AnotherCastOnOneRankIsAnErrorOfBothSizes) {
   const Problem p = make_problem(9, 3, 1152);
   run_ranks(p, [&](Rank& r) {
     const DeviceInput in = put(r, make_input(p, r.group.rank(), kSeed));

@@ -95,6 +95,25 @@ class HighThroughputCuda : public GpuRanksTest {
       body(gpu, host);
     });
   }
+  // Runs the body on every rank with the transports of a problem.
+  void run_sides(const DispatchProblem& p,
+                 const std::function<void(Sides& sides, Group& host)>& body) const {
+    run([&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      body(sides, host);
+    });
+  }
+  // The same with each of dispatch_problems(), one after the other.
+  void run_problems(
+      const std::function<void(const DispatchProblem& p, Sides& sides, Group& host)>& body) const {
+    run([&](Group& gpu, Group& host) {
+      for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
+        SCOPED_TRACE("problem " + std::to_string(p.seed));
+        Sides sides(gpu, host, p.placement());
+        body(p, sides, host);
+      }
+    });
+  }
 };
 
 }  // namespace moebius::testing
