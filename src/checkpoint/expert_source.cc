@@ -90,8 +90,8 @@ void StoredMatrix::copy_to(std::byte* dst,
       std::memcpy(dst + r * dst_stride, src + r * stride, row_bytes);
     }
   } else {
-    transpose_elements(elem_bytes, src, stride, dst, dst_stride, take_rows.size(),
-                       take_cols.size());
+    transpose_elements(elem_bytes, src, stride, dst, dst_stride,
+                       {take_rows.size(), take_cols.size()});
   }
 }
 

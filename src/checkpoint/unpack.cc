@@ -210,16 +210,15 @@ void transpose_elements(int64_t element_bytes,
                         int64_t src_stride,
                         std::byte* dst,
                         int64_t dst_stride,
-                        int64_t rows,
-                        int64_t cols) {
-  const int64_t row_bytes = rows * element_bytes;
+                        MatrixSize size) {
+  const int64_t row_bytes = size.rows * element_bytes;
   if (element_bytes == 1) {
-    transpose_tiles<Elements<uint8_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
+    transpose_tiles<Elements<uint8_t>>(src, src_stride, size.cols, row_bytes, dst, dst_stride);
   } else if (element_bytes == 2) {
-    transpose_tiles<Elements<uint16_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
+    transpose_tiles<Elements<uint16_t>>(src, src_stride, size.cols, row_bytes, dst, dst_stride);
   } else {
     assert(element_bytes == 4);
-    transpose_tiles<Elements<uint32_t>>(src, src_stride, cols, row_bytes, dst, dst_stride);
+    transpose_tiles<Elements<uint32_t>>(src, src_stride, size.cols, row_bytes, dst, dst_stride);
   }
 }
 

@@ -10,14 +10,17 @@
 
 namespace moebius::checkpoint {
 
-// dst[r][c] = src[c][r] for `rows` x `cols` elements of 1, 2 or 4 bytes.  Strides are in bytes.
+struct MatrixSize {
+  int64_t rows, cols;
+};
+// dst[r][c] = src[c][r] for elements of 1, 2 or 4 bytes; `size` is that of dst.  Strides are in
+// bytes.
 void transpose_elements(int64_t element_bytes,
                         const std::byte* src,
                         int64_t src_stride,
                         std::byte* dst,
                         int64_t dst_stride,
-                        int64_t rows,
-                        int64_t cols);
+                        MatrixSize size);
 
 // Codes plus 128 become signed codes, and signed ones codes plus 128.
 void flip_signs(std::byte* data, int64_t n);

@@ -54,8 +54,8 @@ TEST(Unpack, ElementsAreTransposedAndNothingElseIsWritten) {
                         static_cast<size_t>(element));
           }
         }
-        transpose_elements(element, src.data(), src.stride, result.data(), result.stride, rows,
-                           cols);
+        transpose_elements(element, src.data(), src.stride, result.data(), result.stride,
+                           {rows, cols});
         ASSERT_TRUE(result.bytes == expected.bytes);
       }
     }
