@@ -374,6 +374,10 @@ TEST_P(LowLatencyCuda, AnotherCodingOnOneRankIsAnError) {
           r.gpu.combine(back, *got.handle, r.stream);
           r.stream.synchronize();
           r.gpu.check();
+          // A rank that has no rows of rank 0 is told by its next call.
+          r.gpu.dispatch({.x = in.x, .topk_ids = in.ids}, r.stream);
+          r.stream.synchronize();
+          r.gpu.check();
         },
         -1);
     if (is_one_node()) {  // over nodes the error has ended the group
