@@ -35,8 +35,14 @@ struct Sides {
         device(gpu.device()),
         stream(Stream::cuda(device.index)) {}
 
-  Tensor up(const Tensor& t) const { return t ? to_device(t, device, stream) : Tensor(); }
-  Tensor down(const Tensor& t) const { return t ? to_device(t, Device::cpu(), stream) : Tensor(); }
+  // What these give may be dropped while the stream still reads it.
+  Tensor up(const Tensor& t) const {
+    Tensor there = t ? to_device(t, device, stream) : Tensor();
+    if (there) {
+      there.record_stream(stream);
+    }
+    return there;
+  }
   DispatchInput up(const DispatchInput& input) const {
     DispatchInput result = input;
     for (Tensor& payload : result.payloads) {
@@ -48,6 +54,7 @@ struct Sides {
     result.layout.tokens_per_expert = up(input.layout.tokens_per_expert);
     return result;
   }
+  Tensor down(const Tensor& t) const { return t ? to_device(t, Device::cpu(), stream) : Tensor(); }
 
   HighThroughput cpu;
   HighThroughput cuda;
