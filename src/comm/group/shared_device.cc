@@ -43,8 +43,4 @@ Support can_replay_graphs(Group& group) {
                                cuda::hardware_queues());
 }
 
-bool has_streams_beside(Group& group) {
-  return can_replay_graphs(group).ok;
-}
-
 }  // namespace moebius::comm

@@ -31,11 +31,7 @@ std::vector<int> ranks_on_this_gpu(Group& group);
 // replay graphs of them, in a process with num_queues hardware queues (cuda::hardware_queues).
 Support can_replay_on_one_gpu(int num_ranks, int num_queues);
 
-// Collective.  Returns whether the ranks that share this rank's GPU may replay graphs of a layer
-// side by side.
+// Collective.  Returns the same for the ranks that share this rank's GPU.
 Support can_replay_graphs(Group& group);
-
-// Collective.  Returns whether this rank's layer may use streams beside the caller's.
-bool has_streams_beside(Group& group);
 
 }  // namespace moebius::comm

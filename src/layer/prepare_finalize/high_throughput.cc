@@ -26,11 +26,13 @@ bool goes_in_kernels(const Group& group) {
   return device_traits(group.device()).enqueues && group.topology().num_nodes() == 1;
 }
 
-Support can_be_captured(Group& group, std::optional<int64_t> capacity) {
+Support can_be_captured(const Group& group,
+                        std::optional<int64_t> capacity,
+                        const Support& side_by_side) {
   if (group.topology().num_nodes() > 1) {
     return Support::no("high_throughput over several nodes exchanges messages between hosts");
   }
-  return capacity ? comm::can_replay_graphs(group)
+  return capacity ? side_by_side
                   : Support::no(
                         "high_throughput waits on the host for the number of rows, unless the "
                         "layer has a capacity");
@@ -40,6 +42,7 @@ PrepareFinalizeTraits traits_of(const HighThroughput& transport, std::optional<i
   Group& group = transport.group();
   const int combine_sms = transport.combine_config().num_sms;
   const bool is_all_kernels = goes_in_kernels(group);
+  const Support side_by_side = comm::can_replay_graphs(group);
   return {.name = "high_throughput",
           .num_dispatchers = group.size(),
           .takes_columns = is_all_kernels,
@@ -48,9 +51,9 @@ PrepareFinalizeTraits traits_of(const HighThroughput& transport, std::optional<i
           .localizes_ids = true,
           .comm_sms = std::max(transport.dispatch_config().num_sms, combine_sms),
           .finalize_sms = combine_sms,
-          .has_streams_beside = comm::has_streams_beside(group),
+          .has_streams_beside = side_by_side.ok,
           .placed_experts = transport.placement().expert_map(group.rank()),
-          .can_be_captured = can_be_captured(group, capacity)};
+          .can_be_captured = can_be_captured(group, capacity, side_by_side)};
 }
 
 class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {

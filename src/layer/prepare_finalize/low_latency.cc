@@ -44,15 +44,16 @@ bool quantizes_tokens(const QuantizeSpec& spec,
   return row.value_bytes % 2 == 0 && row.bytes() <= most_bytes;
 }
 
-Support can_be_captured(Group& group) {
+Support can_be_captured(const Group& group, const Support& side_by_side) {
   return group.topology().num_nodes() == 1
-             ? comm::can_replay_graphs(group)
+             ? side_by_side
              : Support::no("low_latency over several nodes exchanges messages between hosts");
 }
 
 PrepareFinalizeTraits traits_of(const LowLatency& transport) {
   Group& group = transport.group();
   const LowLatencyOptions& options = transport.options();
+  const Support side_by_side = comm::can_replay_graphs(group);
   return {.name = "low_latency",
           .activation_format = ActivationFormat::kBatched,
           .max_tokens_per_rank = options.max_tokens,
@@ -61,12 +62,12 @@ PrepareFinalizeTraits traits_of(const LowLatency& transport) {
           .localizes_ids = true,
           .comm_sms = options.num_sms,
           .finalize_sms = options.num_sms,
-          .has_streams_beside = comm::has_streams_beside(group),
+          .has_streams_beside = side_by_side.ok,
           .max_in_flight = 2,  // the transport keeps two results at a time
           .placed_experts = transport.placement().expert_map(group.rank()),
           .carries_extras =
               Support::no("its messages have room for a row, its scales and the id of an adapter"),
-          .can_be_captured = can_be_captured(group)};
+          .can_be_captured = can_be_captured(group, side_by_side)};
 }
 
 class LowLatencyPrepareFinalize final : public PrepareFinalize {
