@@ -21,7 +21,7 @@ using namespace checkpoint;
 namespace fs = std::filesystem;
 
 struct Safetensors::State {
-  // Where a tensor is, and whether anybody has asked for it.
+  // This says where a tensor is, and whether anybody has asked for it.
   struct Place {
     size_t shard = 0;
     mutable std::atomic<bool> is_read = false;

@@ -20,7 +20,7 @@ struct TensorKind {
   DType dtype = DType::kF32;
 };
 
-// What the handles of all transports know of their dispatch.
+// The handles of all transports know this of their dispatch.
 struct LowLatencyCallHandle : LowLatencyHandle {
   int64_t num_tokens = 0;
   int64_t num_rows = 0;  // of an expert in the outputs

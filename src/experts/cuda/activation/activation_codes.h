@@ -16,7 +16,7 @@ namespace moebius::cuda {
 // vectors of eight.
 bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width);
 
-// What becomes of rows.  `given` scales are of rows with one scale each.
+// Rows are activated and then quantized.  `given` scales are of rows with one scale each.
 struct CodedActivation {
   ActivationSpec activation;
   QuantizeSpec spec;

@@ -163,11 +163,11 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes)};
 }
 
-// Lays out as many teams as have the fewest steps in the longest chain of items of an SM.  More
+// This lays out as many teams as have the fewest steps in the longest chain of items of an SM. More
 // teams must save a third of them.  Why: DeepSeek-V3's GEMM2 of one token, which has 1.7 items of
 // 256 columns for an SM and 6.8 of 64, took 32 us without teams and 39 us with four.
-// Where items are short but more than SMs, two blocks per SM hide where one item ends and the next
-// begins.
+// Two blocks per SM are chosen where items are short and more than SMs: one multiplies while an
+// item of the other ends and the next begins.
 Layout choose_layout(const ExpertGemm& gemm, int tile_rows, Args& p) {
   constexpr int kShortSteps = 16;
   const int64_t groups = gemm.rows.num_groups;

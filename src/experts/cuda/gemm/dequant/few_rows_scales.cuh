@@ -83,7 +83,8 @@ class Scales {
     }
   }
 
-  // Where kFolds: makes the scales of the next step those that by() tells.  Large ones stay codes.
+  // This is for kFolds.  It makes the scales of the next step those that by() tells; large ones
+  // stay codes.
   __device__ __forceinline__ void take_folded() {
     uint32_t bits[2];
     own_words(bits);
@@ -143,7 +144,7 @@ class Scales {
   __device__ __forceinline__ const float (&factors() const)[2] {
     return factor_;
   }
-  // What decode_pairs() takes for a slab of column i.
+  // Returns what decode_pairs() takes for a slab of column i.
   __device__ __forceinline__ uint32_t by(int i, int slab) const {
     return by_[i][slab * kFactors / S::kSlabs];
   }
