@@ -27,58 +27,15 @@ __device__ __forceinline__ const uint64_t* return_flag(const CudaLowLatencyLayou
                  layout.return_flag_at(0, int64_t{token} * layout.topk + lane_id(), part));
 }
 
-// Whether the signal that was seen says that a row is here, in the coding that this rank expects.
-__device__ __forceinline__ bool is_row_here(const LowLatencyCombineCall& combine,
-                                            const Block& block,
-                                            uint64_t seen) {
+// Whether the lane's selection has a row here, in the coding that this rank expects.
+__device__ __forceinline__ bool sees_row(const LowLatencyCombineCall& combine,
+                                         const Block& block,
+                                         int token,
+                                         int part) {
+  // pairs with publish_parts: the part of the row
+  const uint64_t seen = ptx::ld_acquire_sys(return_flag(combine.call.layout, block, token, part));
   return has_just_reached(signal_epoch(seen), block.epoch) &&
          signal_value(seen) == static_cast<uint32_t>(combine.coding);
-}
-
-// The rank takes a load that waits for another, so it is left out where nobody needs it.
-template <bool kNeedsRank>
-__device__ __forceinline__ Term
-find_term(const LowLatencyCombineCall& combine, const Block& block, int token, int part) {
-  const LowLatencyCall& call = combine.call;
-  Term term;
-  if (lane_id() < call.layout.topk) {
-    const int64_t selection = int64_t{token} * call.layout.topk + lane_id();
-    const int32_t id = combine.ids[selection];
-    term.weight = __ldg(combine.weights + selection);
-    // pairs with publish_parts: the part of the row
-    const uint64_t seen = ptx::ld_acquire_sys(return_flag(call.layout, block, token, part));
-    term.contributes = static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts);
-    if (term.contributes && (kNeedsRank || block.has_dead)) {
-      term.rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
-      term.contributes = !block.dead.has(term.rank);
-    }
-    term.is_here = is_row_here(combine, block, seen);
-  }
-  return term;
-}
-
-// One warp looks for the rows of its lanes' terms for a while.  Returns whether all are here, or
-// were awaited before.  Why it does not look for as long as it takes: sooner or later that calls a
-// function, over which registers are spilt.  Rows that come so late may be looked for anew.
-__device__ __forceinline__ bool find_rows(
-    const Args& args, const Block& block, int token, int part, const Term& term, bool has_waited) {
-  bool waits = term.contributes && !term.is_here && !has_waited;
-  const uint64_t* flag = return_flag(args.combine.call.layout, block, token, part);
-  uint32_t missing = __ballot_sync(kAllLanes, waits);
-  bool asks_for_all = false;
-#pragma unroll 1
-  for (int polls = 0; polls < kInlinePolls && missing != 0; ++polls) {
-    // Only the first row that is missing is asked for, until it comes, since many warps ask.
-    if (waits && (asks_for_all || (missing & (1u << lane_id()) - 1) == 0)) {
-      // pairs with publish_parts: the part of the row
-      waits = !is_row_here(args.combine, block, ptx::ld_acquire_sys(flag));
-    }
-    const uint32_t still = __ballot_sync(kAllLanes, waits);
-    asks_for_all = still != missing;
-    missing = still;
-  }
-  __syncwarp();  // what each lane has acquired is visible to all
-  return missing == 0;
 }
 
 // With sums per rank, the place of a token's first selection on a rank has them.
@@ -87,16 +44,65 @@ __device__ __forceinline__ bool is_first_of_rank(bool contributes, int rank) {
   return contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
 }
 
+// Finds a token's terms, and looks once whether their rows are here.  Each selection has a flag,
+// which is asked for together with its id.  With sums per rank only the first selection on a rank
+// has one, so ranks are found before.  Otherwise they are left out where nobody needs them, since
+// they take a load that waits for another.
+template <LowLatencySum kSum, bool kNeedsRank = kSum == LowLatencySum::kRanks>
+__device__ __forceinline__ Term
+find_term(const LowLatencyCombineCall& combine, const Block& block, int token, int part) {
+  const LowLatencyCall& call = combine.call;
+  Term term;
+  if (lane_id() < call.layout.topk) {
+    const int64_t selection = int64_t{token} * call.layout.topk + lane_id();
+    const int32_t id = combine.ids[selection];
+    term.weight = __ldg(combine.weights + selection);
+    if (kSum == LowLatencySum::kSelections) {
+      term.is_here = sees_row(combine, block, token, part);
+    }
+    term.contributes = static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts);
+    if (term.contributes && (kNeedsRank || block.has_dead)) {
+      term.rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
+      term.contributes = !block.dead.has(term.rank);
+    }
+  }
+  if (kSum == LowLatencySum::kRanks) {
+    term.contributes = is_first_of_rank(term.contributes, term.rank);
+    term.is_here = !term.contributes || sees_row(combine, block, token, part);
+  }
+  return term;
+}
+
+// One warp looks for the rows of its lanes' terms for a while.  Returns whether all are here, or
+// were awaited before.  Why it does not look for as long as it takes: sooner or later that calls a
+// function, over which registers are spilt.  Rows that come so late may be looked for anew.
+template <LowLatencySum kSum>
+__device__ __forceinline__ bool find_rows(
+    const Args& args, const Block& block, int token, int part, const Term& term, bool has_waited) {
+  bool waits = term.contributes && !term.is_here && !has_waited;
+  uint32_t missing = __ballot_sync(kAllLanes, waits);
+  bool asks_for_all = kSum == LowLatencySum::kRanks;
+#pragma unroll 1
+  for (int polls = 0; polls < kInlinePolls && missing != 0; ++polls) {
+    // Of many rows only the first that is missing is asked for, until it comes.
+    if (waits && (asks_for_all || (missing & (1u << lane_id()) - 1) == 0)) {
+      waits = !sees_row(args.combine, block, token, part);
+    }
+    const uint32_t still = __ballot_sync(kAllLanes, waits);
+    asks_for_all = kSum == LowLatencySum::kRanks || still != missing;
+    missing = still;
+  }
+  __syncwarp();  // what each lane has acquired is visible to all
+  return missing == 0;
+}
+
 // One warp awaits a part of the rows of a token's selections that contribute.  Returns false when
 // the kernel must end.  A rank that is excluded meanwhile is left out when the call is settled.
 template <LowLatencySum kSum>
 __device__ __noinline__ bool await_rows(const Args& args, const Block& block, int token, int part) {
   const LowLatencyCombineCall& combine = args.combine;
   const CudaLowLatencyLayout& layout = combine.call.layout;
-  Term term = find_term<true>(combine, block, token, part);
-  if (kSum == LowLatencySum::kRanks) {
-    term.contributes = is_first_of_rank(term.contributes, term.rank);
-  }
+  const Term term = find_term<kSum, /*kNeedsRank=*/true>(combine, block, token, part);
   const uint64_t* flag = return_flag(layout, block, token, part);
   if (combine.wait_us != nullptr) {
     const uint64_t ns =

@@ -6,7 +6,8 @@
 // Grid and block are as in dispatch.cu.
 //   send     An item is (message, unit of parts).  Each row of the message goes back to the place
 //            of its selection on the token's rank.  The flags of all of them come after that, since
-//            a release and what it waits for take longer than a row.
+//            a release and what it waits for take longer than a row.  With sums per rank, one row
+//            per message goes back, and all warps send before they receive.
 //   receive  An item is (token, chunk of one word per lane).  A warp awaits the flags of the
 //            token's selections, and weights and sums them in order of their slots, in f32; it
 //            rounds once.
@@ -24,21 +25,25 @@ using namespace low_latency_combine;
 
 namespace {
 
-// Finds those of a token's selections whose place holds the sum of their rank.  Lane j gets the
-// j-th of the `num` of them, in order of rank.  `contributes` stays true for them alone.
-__device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
-  contributes = is_first_of_rank(contributes, rank);
-  const uint32_t all = __ballot_sync(kAllLanes, contributes);
-  num = __popc(all);
+// Lane j gets the j-th, in order of rank, of the selections of which bits are set in `all`.  Why in
+// steps of eight: the shuffles of a step do not wait for each other.
+__device__ __forceinline__ int order_by_rank(int topk, const Term& own, uint32_t all) {
+  constexpr int kStep = 8;
   int place = 0;
-  for (int k = 0; k < topk; ++k) {
-    const int other = __shfl_sync(kAllLanes, rank, k);
-    place += (all >> k & 1) != 0 && other < rank;
+  for (int first = 0; first < topk; first += kStep) {
+#pragma unroll
+    for (int k = first; k < first + kStep; ++k) {
+      const int other = __shfl_sync(kAllLanes, own.rank, k);
+      place += (all >> k & 1) != 0 && other < own.rank;
+    }
   }
   int mine = 0;
-  for (int k = 0; k < topk; ++k) {
-    const int there = __shfl_sync(kAllLanes, place, k);
-    mine = (all >> k & 1) != 0 && there == lane_id() ? k : mine;
+  for (int first = 0; first < topk; first += kStep) {
+#pragma unroll
+    for (int k = first; k < first + kStep; ++k) {
+      const int there = __shfl_sync(kAllLanes, place, k);
+      mine = (all >> k & 1) != 0 && there == lane_id() ? k : mine;
+    }
   }
   return mine;
 }
@@ -53,30 +58,29 @@ __device__ __forceinline__ bool receive_chunk(
   const LowLatencyCombineCall& combine = args.combine;
   const CudaLowLatencyLayout& layout = combine.call.layout;
   const int part = chunk * 32 * kPerWord / kPartElements;
-  Term own = find_term<kSum == LowLatencySum::kRanks>(combine, block, token, part);
-  int selection = lane_id();  // the selection of term `lane`
-  int num_terms = 0;
-  if constexpr (kSum == LowLatencySum::kRanks) {
-    selection = order_by_rank(layout.topk, own.rank, own.contributes, num_terms);
-    own.weight = 1.0f;
-  }
-  if (!find_rows(args, block, token, part, own, has_waited)) {
-    return false;
-  }
+  const Term own = find_term<kSum>(combine, block, token, part);
   uint32_t terms = __ballot_sync(kAllLanes, own.contributes);
+  int selection = lane_id();  // the selection of term `lane`
   if constexpr (kSum == LowLatencySum::kRanks) {
+    selection = order_by_rank(layout.topk, own, terms);
+    const int num_terms = __popc(terms);
     terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
+  }
+  if (!find_rows<kSum>(args, block, token, part, own, has_waited)) {
+    return false;
   }
   const int element = (chunk * 32 + lane_id()) * kPerWord;
   const bool is_inside = element < layout.hidden;
   const std::byte* base = block.own_bank + layout.returned_at(0, int64_t{token} * layout.topk) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  const Word sum = weighted_sum<Type, Word, kSum == LowLatencySum::kRanks>(
-      terms, own.weight, is_inside, [&](int term) {
-        const int k =
-            kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
-        return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
-      });
+  const auto weight_at = [&](int term) {
+    return kSum == LowLatencySum::kRanks ? 1.0f : __shfl_sync(kAllLanes, own.weight, term);
+  };
+  const auto row_at = [&](int term) {
+    const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
+    return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
+  };
+  const Word sum = weighted_sum<Type, Word>(terms, is_inside, weight_at, row_at);
   if (is_inside) {
     store_word(reinterpret_cast<Word*>(combine.out + (int64_t{token} * layout.hidden + element) *
                                                          static_cast<int64_t>(sizeof(Element))),
@@ -99,12 +103,10 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   }
   if ((call.phases & kSendPhase) != 0) {
     if constexpr (kSum == LowLatencySum::kRanks) {
-      const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders &&
-          !send_sums<Type, Word>(SendCursor(args, block, num_senders, layout.num_parts))) {
+      if (!send_sums<Type, Word>(args, block)) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {

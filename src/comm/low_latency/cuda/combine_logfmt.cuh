@@ -43,8 +43,8 @@ __device__ bool receive_logfmt(
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
   const int part = group * static_cast<int>(logfmt::kGroup) / kPartElements;
-  const Term own = find_term<false>(combine, block, token, part);
-  if (!find_rows(args, block, token, part, own, has_waited)) {
+  const Term own = find_term<LowLatencySum::kSelections>(combine, block, token, part);
+  if (!find_rows<LowLatencySum::kSelections>(args, block, token, part, own, has_waited)) {
     return false;
   }
   float sum[kLogfmtPerLane] = {};

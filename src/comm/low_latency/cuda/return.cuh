@@ -86,7 +86,11 @@ struct SendCursor : SendItem {
   int stride;
 
   // most_parts: of a unit; what does not go through a stage may send whole rows.
-  __device__ SendCursor(const Args& a, const Block& b, int num_senders, int most_parts)
+  __device__ SendCursor(const Args& a,
+                        const Block& b,
+                        int num_senders,
+                        int most_parts,
+                        int first_item = spread_warp(warp_id()))
       : args(a), block(b) {
     const LowLatencyCall& call = args.combine.call;
     const int num_ranks = call.layout.num_ranks;
@@ -105,7 +109,7 @@ struct SendCursor : SendItem {
                      : choose_unit_parts(total, call.layout.num_parts, stride, most_parts);
     num_units = (call.layout.num_parts + unit_parts - 1) / unit_parts;
     num_items = most * num_ranks * num_units;
-    item = spread_warp(warp_id());
+    item = first_item;
     find_message();
   }
 
@@ -195,7 +199,7 @@ struct SendCursor : SendItem {
   }
 };
 
-// The receiving half of each block sends this rank's weights to the ranks of the experts.
+// Half of the warps of each block send this rank's weights to the ranks of the experts.
 __device__ inline void send_weights(const Args& args, const Block& block) {
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -215,44 +219,86 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   }
 }
 
-// One warp weights and sums the rows of each message.  Returns false when the kernel must end.
-template <typename Type, typename Word>
-__device__ bool send_sums(SendCursor at) {
-  const Args& args = at.args;
+// The lane's weight of a message, as the token's rank sends it.
+__device__ __forceinline__ const uint64_t* weight_word(const Args& args,
+                                                       const Block& block,
+                                                       int source,
+                                                       int token) {
   const LowLatencyCall& call = args.combine.call;
-  const CudaLowLatencyLayout& layout = call.layout;
-  const int64_t row_bytes = int64_t{layout.hidden} * layout.element_bytes;
-  const int bank = bank_of(at.block.epoch);
-  for (; at.is_valid(); at.next_message()) {
-    Awaited got = Awaited::kHere;
-    uint64_t seen = 0;
-    if (at.row >= 0) {
-      const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
-      got = await_peer(
-          args.signals(), kOp, at.block.epoch, at.source,
-          word_at(call.window(call.rank()), layout.weight_at(bank, at.source, selection)), &seen);
+  const int64_t selection = int64_t{token} * call.layout.topk + lane_id();
+  return word_at(call.window(call.rank()),
+                 call.layout.weight_at(bank_of(block.epoch), source, selection));
+}
+
+// One warp looks for the weights of a message's rows for a while.  Returns whether all are here, or
+// were awaited before.  Why not for as long as it takes: as for find_rows().
+__device__ __forceinline__ bool find_weights(const SendCursor& at, bool has_waited, float& weight) {
+  const uint64_t* word = weight_word(at.args, at.block, at.source, at.token);
+  bool waits = at.row >= 0;
+  uint64_t seen = 0;
+#pragma unroll 1
+  for (int polls = 0; polls < kInlinePolls && __any_sync(kAllLanes, waits) != 0; ++polls) {
+    if (waits) {
+      seen = ptx::ld_acquire_sys(word);  // pairs with send_weights
+      waits = !has_waited && !has_just_reached(signal_epoch(seen), at.block.epoch);
     }
-    if (__all_sync(kAllLanes, got != Awaited::kFailed) == 0) {
+  }
+  weight = __uint_as_float(signal_value(seen));
+  return __all_sync(kAllLanes, !waits) != 0;
+}
+
+// One warp awaits the weights of a message's rows.  Returns false when the kernel must end.
+__device__ __noinline__ inline bool await_weights(
+    const Args& args, const Block& block, int source, int token, bool has_row) {
+  Awaited got = Awaited::kHere;
+  if (has_row) {
+    uint64_t seen = 0;
+    got = await_peer(args.signals(), kOp, block.epoch, source,
+                     weight_word(args, block, source, token), &seen);
+  }
+  return agree(got) != Awaited::kFailed;
+}
+
+// One warp weights and sums the rows of each message.  Returns false when the kernel must end.  No
+// register holds anything but the item over the call of a function.  All warps of a block do it:
+// what they send is little, and until it has been sent, the sums that others wait for are not made.
+template <typename Type, typename Word>
+__device__ bool send_sums(const Args& args, const Block& block) {
+  const CudaLowLatencyLayout& layout = args.combine.call.layout;
+  const int64_t row_bytes = int64_t{layout.hidden} * layout.element_bytes;
+  bool has_waited = false;
+  for (int item = spread_warp(warp_id());;) {
+    SendCursor at(args, block, kWarps, layout.num_parts, item);
+    float weight = 0.0f;
+    for (; at.is_valid() && find_weights(at, has_waited, weight); at.next_message()) {
+      has_waited = false;
+      auto* to = reinterpret_cast<Word*>(at.to(at.k()));
+      const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
+      for (int first = 0; first < num; first += 32) {
+        const int word = first + lane_id();
+        const auto weight_at = [&](int k) { return __shfl_sync(kAllLanes, weight, k); };
+        const auto row_at = [&](int k) {
+          const int64_t row = __shfl_sync(kAllLanes, at.row, k);
+          return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
+                 word;
+        };
+        const Word sum = weighted_sum<Type, Word>(at.left, word < num, weight_at, row_at);
+        if (word < num) {
+          store_word(to + word, sum);
+        }
+      }
+      __syncwarp();
+      at.publish_parts();
+    }
+    if (!at.is_valid()) {
+      return true;
+    }
+    item = at.item;
+    if (!await_weights(args, block, at.source, at.token, at.row >= 0)) {
       return false;
     }
-    const float weight = __uint_as_float(signal_value(seen));
-    auto* to = reinterpret_cast<Word*>(at.to(at.k()));
-    const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
-    for (int first = 0; first < num; first += 32) {
-      const int word = first + lane_id();
-      const Word sum = weighted_sum<Type, Word, true>(at.left, weight, word < num, [&](int k) {
-        const int64_t row = __shfl_sync(kAllLanes, at.row, k);
-        return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
-               word;
-      });
-      if (word < num) {
-        store_word(to + word, sum);
-      }
-    }
-    __syncwarp();
-    at.publish_parts();
+    has_waited = true;
   }
-  return true;
 }
 
 // One warp sends rows through registers.

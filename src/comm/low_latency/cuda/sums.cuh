@@ -9,12 +9,12 @@
 
 namespace moebius::comm::low_latency_combine {
 
-// Each lane gets a word of the sum.  Term j, if bit j of `terms` is set, has the weight of lane j
-// and the row of row_at(j), which all lanes call.  Lanes ask for weights ahead of their rows where
-// kHoldsWeights, and otherwise when they use them, which takes fewer registers.
-template <typename Type, typename Word, bool kHoldsWeights, typename RowAt>
+// Each lane gets a word of the sum.  Term j, if bit j of `terms` is set, has the weight
+// weight_at(j) and the row of row_at(j), which all lanes call.  Weights are asked for when they are
+// used, which takes fewer registers than holding them while rows come.
+template <typename Type, typename Word, typename WeightAt, typename RowAt>
 __device__ __forceinline__ Word
-weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
+weighted_sum(uint32_t terms, bool is_inside, const WeightAt& weight_at, const RowAt& row_at) {
   using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   constexpr int kAtOnce = 4;
@@ -26,16 +26,12 @@ weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) 
 #pragma unroll 1
   while (terms != 0) {
     Word words[kAtOnce];
-    float weights[kAtOnce];
     uint32_t left = terms;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       if (left != 0) {
         const int term = __ffs(static_cast<int>(left)) - 1;
         left &= left - 1;
-        if (kHoldsWeights) {
-          weights[j] = __shfl_sync(kAllLanes, weight, term);
-        }
         const Word* row = row_at(term);
         if (is_inside) {
           words[j] = load_word(row);
@@ -45,15 +41,13 @@ weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) 
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       if (terms != 0) {
-        if (!kHoldsWeights) {
-          weights[j] = __shfl_sync(kAllLanes, weight, __ffs(static_cast<int>(terms)) - 1);
-        }
+        const float weight = weight_at(__ffs(static_cast<int>(terms)) - 1);
         terms &= terms - 1;
         const auto* x = reinterpret_cast<const Element*>(&words[j]);
         if (is_inside) {
 #pragma unroll
           for (int i = 0; i < kPerWord; ++i) {
-            sum[i] += weights[j] * Type::load(x[i]);
+            sum[i] += weight * Type::load(x[i]);
           }
         }
       }
