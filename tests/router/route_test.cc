@@ -160,9 +160,10 @@ TEST(RouteOnCpu, RefusesAnOrder) {
 
 class Route : public GpuTest {};
 
-// The kernel that chooses experts orders up to 256 slots of up to 16 tokens.
+// The kernel that chooses experts orders the slots of up to 128 tokens, in one way up to 16.
 TEST_F(Route, GivesTheSameForAnyNumberOfTokens) {
-  for (const int64_t num_tokens : {0, 1, 7, 8, 9, 15, 16, 17, 64, 256, 257, 600}) {
+  for (const int64_t num_tokens :
+       {0, 1, 7, 8, 9, 15, 16, 17, 32, 33, 64, 100, 127, 128, 129, 256, 257, 600}) {
     SCOPED_TRACE("T " + std::to_string(num_tokens));
     expect_routes(make_problem({.num_experts = 128, .topk = 8, .renormalize = true}, num_tokens));
   }
@@ -217,10 +218,11 @@ TEST_F(Route, GivesTheSameForEveryTypeOfOperandsAndIds) {
   }
 }
 
-// Tokens choose all experts, and more slots than one CTA sorts.
+// Tokens choose all experts, and more slots than one CTA sorts.  With more than 32 selections per
+// token, slots of more than 16 tokens are ordered by a kernel of its own.
 TEST_F(Route, GivesTheSameWithManySelections) {
-  for (const int64_t topk : {128, 256}) {
-    for (const int64_t num_tokens : {1, 2, 3, 17}) {
+  for (const int64_t topk : {16, 31, 32, 33, 128, 256}) {
+    for (const int64_t num_tokens : {1, 2, 3, 16, 17, 64, 65, 128}) {
       SCOPED_TRACE("K " + std::to_string(topk) + " T " + std::to_string(num_tokens));
       expect_routes(make_problem({.num_experts = 256, .topk = topk}, num_tokens));
     }

@@ -248,6 +248,11 @@ __device__ __forceinline__ float ld_cluster(uint32_t address) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
+__device__ __forceinline__ int ld_cluster_int(uint32_t address) {
+  int value;
+  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 // Arrives at a barrier of another CTA (or of this one), without a release.  Why there is none: a
 // release for the cluster would wait for all earlier accesses of the thread.  REQUIRES: the thread
 // has written nothing that others read after this arrival; `barrier` is a cluster_address.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/ptx.cuh"
 #include "core/cuda/slot_order.h"
 
 namespace moebius::slots {
@@ -20,6 +21,7 @@ inline constexpr int kChunk = kWarps * kWarpSlots;
 inline constexpr int kPerLane = kWarpSlots / kWarp;
 inline constexpr unsigned kAll = 0xffffffffu;
 inline constexpr int kFew = 256;
+inline constexpr int kShareSlots = 256;
 
 __device__ __forceinline__ int bucket_of(const SlotSort& a, int32_t id) {
   const int none = a.num_buckets - 1;
@@ -221,13 +223,16 @@ __device__ __forceinline__ void place_slots(const SlotSort& a, int chunk, int32_
 }
 
 // Makes a SlotOrder of up to kFew slots, by a CTA of any size.  `keys` is shared memory of kFew
-// words.  Each slot is compared with all others.  Why not place_slots(): its code is several times
-// as long, and a kernel that comes to it late waits until memory has brought it (5 us of a call).
+// words, aligned to 16 bytes.  Each slot is compared with all others.  Why not place_slots(): its
+// code is several times as long, and a kernel that comes to it late waits until memory has brought
+// it (5 us of a call).
 __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys) {
+  constexpr int kAtOnce = 4;
   const int num_slots = static_cast<int>(a.num_slots);
   const int num_threads = static_cast<int>(blockDim.x);
-  for (int slot = static_cast<int>(threadIdx.x); slot < num_slots; slot += num_threads) {
-    keys[slot] = bucket_of(a, a.ids[slot]);
+  for (int slot = static_cast<int>(threadIdx.x); slot < kFew; slot += num_threads) {
+    // Behind all buckets is what fills up the last load.
+    keys[slot] = slot < num_slots ? bucket_of(a, a.ids[slot]) : a.num_buckets;
   }
   if (threadIdx.x < a.num_cleared) {
     a.cleared[threadIdx.x] = 0;
@@ -240,12 +245,15 @@ __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys
     int row = 0;
     int start = 0;
     int count = 0;
-#pragma unroll 4
-    for (int slot = 0; slot < num_slots; ++slot) {
-      const int other = keys[slot];
-      row += other < own || (other == own && slot < i) ? 1 : 0;
-      start += other < i ? 1 : 0;
-      count += other == i ? 1 : 0;
+    for (int slot = 0; slot < num_slots; slot += kAtOnce) {
+      const int4 loaded = *reinterpret_cast<const int4*>(keys + slot);
+      const int others[kAtOnce] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        row += others[j] < own || (others[j] == own && slot + j < i) ? 1 : 0;
+        start += others[j] < i ? 1 : 0;
+        count += others[j] == i ? 1 : 0;
+      }
     }
     if (i < num_slots) {
       a.row_of_slot[i] = own < a.num_buckets - 1 ? row : -1;
@@ -258,6 +266,98 @@ __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys
       a.expert_counts[i] = count;
     }
   }
+}
+
+// The shared memory of a CTA that calls place_share(), in words.
+__host__ __device__ constexpr int share_words(int num_buckets) {
+  return kShareSlots + 3 * num_buckets;
+}
+
+// Makes a SlotOrder by the CTAs of a cluster, which is the grid.  Each has `num` neighbouring
+// slots, at most kShareSlots and no more than it has threads, and the first CTA has the first of
+// them.  `memory` is shared memory of share_words().  Its code is a third of that of place_slots().
+__device__ __forceinline__ void place_share(const SlotSort& a,
+                                            int64_t first,
+                                            int num,
+                                            int32_t* memory) {
+  const int n = a.num_buckets;
+  int32_t* keys = memory;
+  int32_t* counts = keys + kShareSlots;  // of this CTA's slots, by bucket
+  int32_t* starts = counts + n;
+  int32_t* before = starts + n;  // the slots of earlier CTAs
+  const auto thread = static_cast<int>(threadIdx.x);
+  const auto num_threads = static_cast<int>(blockDim.x);
+  const auto rank = static_cast<int>(ptx::cluster_rank());
+  const bool has_slot = thread < num;
+  const int64_t slot = first + thread;
+  const int own = has_slot ? bucket_of(a, a.ids[slot]) : -1;
+  if (thread < kShareSlots) {
+    keys[thread] = own;
+  }
+  for (int b = thread; b < n; b += num_threads) {
+    counts[b] = 0;
+  }
+  if (rank == 0 && thread < a.num_cleared) {
+    a.cleared[thread] = 0;
+  }
+  __syncthreads();
+  if (has_slot) {
+    atomicAdd(&counts[own], 1);
+  }
+  // pairs with the wait of all CTAs: their counts are complete.
+  ptx::cluster_arrive();
+  int earlier = 0;
+  for (int other = 0; other < num; other += 4) {
+    const int4 four = *reinterpret_cast<const int4*>(keys + other);
+    earlier += (four.x == own && other < thread) + (four.y == own && other + 1 < thread) +
+               (four.z == own && other + 2 < thread) + (four.w == own && other + 3 < thread);
+  }
+  ptx::cluster_wait();
+  for (int b = thread; b < n; b += num_threads) {
+    int total = 0;
+    int sum = 0;
+    for (int cta = 0; cta < static_cast<int>(gridDim.x); ++cta) {
+      const int count =
+          ptx::ld_cluster_int(ptx::cluster_address(&counts[b], static_cast<uint32_t>(cta)));
+      total += count;
+      sum += cta < rank ? count : 0;
+    }
+    starts[b] = total;
+    before[b] = sum;
+    if (rank == 0 && b < n - 1) {
+      a.expert_counts[b] = total;
+    }
+  }
+  // pairs with the wait below: this CTA reads nothing more of others.
+  ptx::cluster_arrive();
+  __syncthreads();
+  if (thread < kWarp) {
+    int so_far = 0;
+    for (int first_bucket = 0; first_bucket < n; first_bucket += kWarp) {
+      const int b = first_bucket + thread;
+      const int count = b < n ? starts[b] : 0;
+      int sum = count;
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const int other = __shfl_up_sync(kAll, sum, step);
+        sum += thread >= step ? other : 0;
+      }
+      if (b < n) {
+        starts[b] = so_far + sum - count;
+      }
+      so_far += __shfl_sync(kAll, sum, kWarp - 1);
+    }
+  }
+  __syncthreads();
+  if (has_slot) {
+    const int row = starts[own] + before[own] + earlier;
+    a.row_of_slot[slot] = own < n - 1 ? row : -1;
+    a.token_of_row[row] = static_cast<int32_t>(slot) / a.topk;
+  }
+  for (int b = thread; rank == 0 && b < n; b += num_threads) {
+    a.expert_offsets[b] = starts[b];
+  }
+  ptx::cluster_wait();
 }
 
 }  // namespace moebius::slots
