@@ -9,7 +9,7 @@
 // Where the kernel activates, one box is of gate and the other has the columns of up that belong to
 // them, so that a thread has both.
 // Grid: persistent blocks.  Every warp computes items of its own and waits for no other warp.
-// Neighbouring warps have neighbouring items, which mostly share rows: those come through L1.
+// Neighbouring warps begin with neighbouring items, which mostly share rows: those come through L1.
 // Stages: each warp has a ring of its own, which it fills itself, weights by TMA, and on from item
 // to item, so that reading never pauses.  Why not by threads: copies of 64 bytes of a column by
 // cp.async read 2 TB/s, boxes of TMA 3.8.  Two blocks fit an SM, so the next GEMM of a call has its
@@ -58,6 +58,7 @@ struct Args {
   bool is_f32;           // out is, else bf16
   bool activates;        // out has N / 2 columns
   bool lets_next_begin;  // see core/cuda/launch.cuh
+  int* next_item;        // as in GroupedGemm; nullptr: warps take items by turns
   RowGroups rows;
   int n;
   int k;
@@ -117,28 +118,49 @@ __device__ __forceinline__ void find_tiles(const RowGroups& rows, Shared& shared
   __syncthreads();
 }
 
-// The items of a warp.  In each round every warp has one, next to that of its neighbours.  The last
-// round may have fewer, which are dealt out evenly to the blocks, since all SMs together read
-// faster.
-struct Items {
-  int whole;       // rounds in which every warp has one
-  int last_first;  // the first item of a block in the last round
-  int rounds;      // of this warp
-
-  __device__ __forceinline__ explicit Items(int num) {
+// The items of a warp.  All warps begin with one, or where there are fewer, each block has as many
+// as any other, since all SMs together read faster.  Whoever is through with an item takes the
+// next.
+class Items {
+ public:
+  __device__ __forceinline__ Items(const Args& args, int num)
+      : num_(num), next_item_(args.next_item) {
     const int blocks = static_cast<int>(gridDim.x);
-    const int block = static_cast<int>(blockIdx.x);
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    whole = num / (blocks * kWarps);
-    const int left = num - whole * blocks * kWarps;
-    const int each = (left + blocks - 1) / blocks;
-    last_first = whole * blocks * kWarps + block * each;
-    rounds = whole + (warp < each && last_first + warp < num ? 1 : 0);
+    const int each = min(kWarps, (num + blocks - 1) / blocks);
+    num_first_ = blocks * each;
+    item_ = warp < each ? static_cast<int>(blockIdx.x) * each + warp : num;
   }
-  __device__ __forceinline__ int item(int round) const {
-    const int all = (round * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kWarps;
-    return (round < whole ? all : last_first) + static_cast<int>(threadIdx.x) / kWarp;
+  __device__ __forceinline__ bool exists() const { return item_ < num_; }
+  __device__ __forceinline__ int item() const { return item_; }
+  // All lanes call it.
+  __device__ __forceinline__ void advance() {
+    if (num_first_ >= num_) {
+      item_ = num_;
+    } else if (next_item_ == nullptr) {
+      item_ += num_first_;
+    } else {
+      int drawn = 0;
+      if (threadIdx.x % kWarp == 0) {
+        drawn = atomicAdd(next_item_, 1);
+      }
+      item_ = num_first_ + __shfl_sync(0xffffffffu, drawn, 0);
+    }
   }
+  // Called once a warp has no more items: the last warp sets the counters to zeros again.
+  __device__ __forceinline__ void finish() const {
+    if (num_first_ < num_ && next_item_ != nullptr && threadIdx.x % kWarp == 0 &&
+        atomicAdd(next_item_ + 1, 1) == num_first_ - 1) {
+      next_item_[0] = 0;
+      next_item_[1] = 0;
+    }
+  }
+
+ private:
+  int num_;
+  int num_first_;  // the items with which warps begin
+  int item_;
+  int* next_item_;
 };
 
 struct Place {
@@ -155,21 +177,22 @@ class Worker {
         shared_(shared),
         ring_(ptx::shared_address(stages) + warp_ * kRingBytes),
         full_(ptx::shared_address(shared.full[warp_])),
-        items_(shared.first_tile[args.rows.num_groups] * args.across()) {}
+        items_(args, shared.first_tile[args.rows.num_groups] * args.across()) {}
 
   // Requests weights of the first item before the kernel ahead has ended.
   __device__ __forceinline__ void run() {
-    if (items_.rounds > 0) {
-      find(0);
+    const bool has_items = items_.exists();
+    if (has_items) {
+      find();
       for (int stage = 0; stage < kStages; ++stage) {
         request_weights(stage);
       }
     }
-    ptx::await_kernel_before();
+    ptx::await_kernel_before();  // that kernel may draw from the same counter
     if (p_.lets_next_begin) {
       ptx::let_next_begin();
     }
-    if (items_.rounds == 0) {
+    if (!has_items) {
       return;
     }
     find_rows();
@@ -178,10 +201,9 @@ class Worker {
       ptx::copy_async_commit();
     }
     const int steps = p_.k / kStep;
-    int to_request = steps - kStages;
     int stage = 0;
     uint32_t parity = 0;
-    for (int round = 0; round < items_.rounds; ++round) {
+    while (items_.exists()) {
       const Place place = place_;
       Sums sums = {};
 #pragma unroll 1
@@ -190,16 +212,17 @@ class Worker {
         __syncwarp();  // the rows that other lanes have copied are there, too
         ptx::mbarrier_wait_parity(full_ + stage * uint32_t{sizeof(uint64_t)}, parity);
         multiply(stage, sums);
-        __syncwarp();  // the stage has been read
-        if (to_request == 0 && round + 1 < items_.rounds) {
-          find(round + 1);
-          find_rows();
-          to_request = steps;
+        __syncwarp();                   // the stage has been read
+        if (step == steps - kStages) {  // all of this item has been requested
+          items_.advance();
+          if (items_.exists()) {
+            find();
+            find_rows();
+          }
         }
-        if (to_request > 0) {
+        if (items_.exists()) {
           request_weights(stage);
           request_rows(stage);
-          --to_request;
         }
         ptx::copy_async_commit();
         if (++stage == kStages) {
@@ -209,6 +232,7 @@ class Worker {
       }
       store(place, sums);
     }
+    items_.finish();
   }
 
  private:
@@ -218,9 +242,9 @@ class Worker {
   static constexpr int kCopies = kEight * kLineBytes / kChunk / kWarp;  // of a lane
   static constexpr int kLinesAtOnce = kWarp * kChunk / kLineBytes;
 
-  // Finds the item of a round, whose columns and rows are requested next.
-  __device__ __forceinline__ void find(int round) {
-    const int item = items_.item(round);
+  // Finds the columns and rows of the item that is requested next.
+  __device__ __forceinline__ void find() {
+    const int item = items_.item();
     const int tile = item / p_.across();
     int low = 0;
     int high = p_.rows.num_groups;  // first_tile[low] <= tile < first_tile[high]
@@ -398,6 +422,7 @@ void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& on) {
   args.is_f32 = common.out_dtype == DType::kF32;
   args.activates = activates;
   args.lets_next_begin = gemm.max_sms == 0;
+  args.next_item = gemm.next_item ? gemm.next_item.data<int>() : nullptr;
   args.rows = common.rows;
   args.n = common.n;
   args.k = common.k;
