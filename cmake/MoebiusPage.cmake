@@ -10,14 +10,14 @@ find_program(MOEBIUS_NODE NAMES node nodejs)
 find_program(MOEBIUS_NPM npm)
 mark_as_advanced(MOEBIUS_NODE MOEBIUS_NPM)
 set(moebius_page_usable FALSE)
-if(MOEBIUS_NODE AND MOEBIUS_NPM)
+if(MOEBIUS_NODE)
   execute_process(COMMAND ${MOEBIUS_NODE} --version OUTPUT_VARIABLE node_version
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(node_version MATCHES "^v([0-9.]+)$" AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL MOEBIUS_MIN_NODE)
     set(moebius_page_usable TRUE)
   endif()
 endif()
-moebius_optional(PAGE "npm, for the report page" moebius_page_usable "nodejs (${MOEBIUS_MIN_NODE} or later) npm"
+moebius_optional(PAGE "Node.js, for the report page" moebius_page_usable "nodejs (${MOEBIUS_MIN_NODE} or later)"
                  "moebius run --report is refused")
 
 # The folder in which the page is built, once per build folder.
@@ -26,7 +26,7 @@ file(READ ${PROJECT_SOURCE_DIR}/web/report/package.json moebius_page_package)
 string(JSON MOEBIUS_ECHARTS_VERSION GET ${moebius_page_package} dependencies echarts)
 
 # moebius_add_page(<source>): builds the page as one file, which <source> of this folder takes in by its name
-# MOEBIUS_PAGE_FILE. The file is empty where npm or its registry is missing; MOEBIUS_PAGE=ON makes that an
+# MOEBIUS_PAGE_FILE. The file is empty where Node.js or npm's registry is missing; MOEBIUS_PAGE=ON makes that an
 # error.
 function(moebius_add_page source)
   set(folder ${PROJECT_SOURCE_DIR}/web/report)

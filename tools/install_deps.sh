@@ -10,7 +10,7 @@ Usage: tools/install_deps.sh [--no-tests] [--list]
 
 Installs what Moebius is built and tested with, from the distribution's packages (Debian 12,
 Ubuntu 24.04). Packages that are there already are left alone; with none missing nothing is
-downloaded and no rights are needed. An npm from elsewhere is left alone, too.
+downloaded and no rights are needed. A Node.js from elsewhere is left alone, too.
 
   --no-tests   leave out what only tests and benchmarks need, such as a browser
   --list       print the package names and stop
@@ -26,7 +26,7 @@ optional=(
   ccache
   libopenmpi-dev openmpi-bin
 )
-command -v npm >/dev/null || optional+=(nodejs npm)  # for the page of --report
+command -v node >/dev/null || optional+=(nodejs)  # for the page of --report
 tests_required=(libgtest-dev)
 tests_optional=(libbenchmark-dev chromium)
 # The Python package is tested with these; its type hints are checked with mypy.

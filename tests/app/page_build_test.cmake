@@ -8,7 +8,7 @@ file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 foreach(required AUTO ON)
   execute_process(
-    COMMAND ${CMAKE_COMMAND} -DNODE=false -DNPM=false -DOMIT= -DREQUIRED=${required} -DSOURCE=${SOURCE}
+    COMMAND ${CMAKE_COMMAND} -DNODE=false -DNPM=${WORK}/no-npm -DOMIT= -DREQUIRED=${required} -DSOURCE=${SOURCE}
             -DOUTPUT=${WORK}/${required}.html -P ${SCRIPT}
     RESULT_VARIABLE result_${required}
     ERROR_VARIABLE message_${required})

@@ -52,8 +52,8 @@ Support has_page() {
     return Support::yes();
   }
   return Support::no(
-      "this build is without the page (configure and build again with nodejs, npm and the npm "
-      "registry in reach)");
+      "this build is without the page (configure and build again with nodejs and the npm registry "
+      "in reach)");
 }
 
 std::string make_page(const Json& run) {
