@@ -27,7 +27,7 @@ function moebius(args, environment = {}) {
 }
 
 if (/^report_page +no$/m.test(moebius(['info']))) {
-  skip('the command was built without the page (Node.js or npm's registry was missing)');
+  skip('the command was built without the page (Node.js or the npm registry was missing)');
 }
 if (!existsSync(chromiumPath)) {
   skip(`there is no ${chromiumPath} (tools/install_deps.sh)`);

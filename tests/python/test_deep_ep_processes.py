@@ -60,7 +60,7 @@ try:
     while True:
         dispatch(buffer, x, ids)
 except moebius.CommError as error:
-    print(error.peer)
+    print(error.peer, flush=True)
 os._exit(0)
 """
 
@@ -68,7 +68,7 @@ DIFFERENT = """
 try:
     dispatch(buffer, x if rank else x[:, :64].contiguous(), ids)
 except moebius.Error as error:
-    print(type(error).__name__, str(error).count(chr(10)))
+    print(type(error).__name__, str(error).count(chr(10)), flush=True)
 os._exit(0)
 """
 
