@@ -66,8 +66,8 @@ NAMES = [
     ("limits", "numeric_limits"),
     ("list", "list"),
     ("map", "map"),
-    ("memory", "const_pointer_cast construct_at dynamic_pointer_cast enable_shared_from_this make_shared make_unique"
-     " shared_ptr static_pointer_cast unique_ptr weak_ptr"),
+    ("memory", "const_pointer_cast construct_at dynamic_pointer_cast enable_shared_from_this get_deleter make_shared"
+     " make_unique shared_ptr static_pointer_cast unique_ptr weak_ptr"),
     ("mutex", "lock_guard mutex"),
     ("new", "align_val_t bad_alloc"),
     ("numbers", "numbers"),

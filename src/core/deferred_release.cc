@@ -43,6 +43,19 @@ void keep_for_good(std::shared_ptr<void>&& owner, const char* reason) noexcept {
   log(LogLevel::kError, reason);
 }
 
+class ReleasedAfter {
+ public:
+  ReleasedAfter(std::shared_ptr<void> owner, const Stream& stream)
+      : owner_(std::move(owner)), stream_(stream) {}
+  ~ReleasedAfter() { release_after(std::move(owner_), stream_); }
+  ReleasedAfter(const ReleasedAfter&) = delete;
+  ReleasedAfter& operator=(const ReleasedAfter&) = delete;
+
+ private:
+  std::shared_ptr<void> owner_;
+  Stream stream_;
+};
+
 bool is_captured(const Stream& stream) {
   const Device device = stream.device();
   return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0;
@@ -69,6 +82,10 @@ void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept {
   } catch (const std::exception& error) {
     keep_for_good(std::move(owner), error.what());
   }
+}
+
+std::shared_ptr<void> released_after(std::shared_ptr<void> owner, const Stream& stream) {
+  return std::make_shared<ReleasedAfter>(std::move(owner), stream);
 }
 
 void release_finished() noexcept {

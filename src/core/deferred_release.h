@@ -19,6 +19,9 @@ namespace moebius {
 // good, and that is logged.
 void release_after(std::shared_ptr<void> owner, const Stream& stream) noexcept;
 
+// A handle that keeps the owner.  Once the last copy is gone, it is released after the stream.
+std::shared_ptr<void> released_after(std::shared_ptr<void> owner, const Stream& stream);
+
 // Drops the owners whose streams are done.
 void release_finished() noexcept;
 

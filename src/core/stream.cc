@@ -26,6 +26,8 @@ struct StreamImpl {
 
 struct EventImpl {
   std::shared_ptr<void> handle;  // cudaEvent_t
+  std::weak_ptr<StreamImpl> recorded =
+      {};  // the stream that it was recorded on; none: the caller's
 };
 
 }  // namespace detail
@@ -104,15 +106,15 @@ Event Stream::record_timed() const {
 Event Stream::record(bool is_timed) const {
   Event event;
   if (device().is_cuda()) {
-    event.impl_ = std::make_shared<detail::EventImpl>(
-        detail::EventImpl{moebius::cuda::record_event(native_handle(), device().index, is_timed)});
+    event.impl_ = std::make_shared<detail::EventImpl>(detail::EventImpl{
+        moebius::cuda::record_event(native_handle(), device().index, is_timed), impl_});
   }
   return event;
 }
 void Stream::wait(const Event& event) const {
   if (device().is_cpu()) {
     event.synchronize();
-  } else if (event.impl_) {
+  } else if (event.impl_ && event.impl_->recorded.lock() != impl_) {  // what it has comes in order
     moebius::cuda::wait_event(native_handle(), device().index, event.native_handle());
   }
 }

@@ -12,26 +12,12 @@
 #include "core/allocate.h"
 #include "core/cuda/runtime.h"
 #include "core/deferred_release.h"
+#include "core/ordered_lease.h"
 #include "moebius/stream.h"
 
 namespace moebius {
 
 namespace {
-
-// What keeps storage that streams may still use: with the last handle, its owner is released after
-// them.
-class RecordedOwner {
- public:
-  RecordedOwner(std::shared_ptr<void> owner, const Stream& stream)
-      : owner_(std::move(owner)), stream_(stream) {}
-  ~RecordedOwner() { release_after(std::move(owner_), stream_); }
-  RecordedOwner(const RecordedOwner&) = delete;
-  RecordedOwner& operator=(const RecordedOwner&) = delete;
-
- private:
-  std::shared_ptr<void> owner_;
-  Stream stream_;
-};
 
 // Here and below messages are formatted only for a failure, because a call on a GPU makes dozens of
 // tensors.
@@ -131,7 +117,8 @@ void Tensor::record_stream(const Stream& stream) {
     return;  // its work is done when a call returns
   }
   // One owner in another, where several streams are recorded.
-  owner_ = std::make_shared<RecordedOwner>(std::move(owner_), stream);
+  std::shared_ptr<void> noted = OrderedLease::note(owner_, stream);
+  owner_ = noted != nullptr ? std::move(noted) : released_after(std::move(owner_), stream);
 }
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {

@@ -10,9 +10,11 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/allocate.h"
+#include "core/ordered_lease.h"
 #include "moebius/error.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
@@ -186,6 +188,39 @@ TEST(Tensor, StreamsOfTheCpuNeedNoRecord) {
   expect_mentions(message_of([&] { lent.record_stream(Stream::cpu(1)); }), "borrowed");
   Tensor none;
   EXPECT_THROW(none.record_stream(Stream::cpu(1)), InvalidArgument);
+}
+
+TEST(OrderedLease, LendsTheMemoryUntilTheLastHandleIsGone) {
+  const auto memory = std::make_shared<int>(7);
+  OrderedLease lease(memory);
+  const Stream stream = Stream::cpu(1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(lease.is_taken());
+    EXPECT_TRUE(lease.is_done());
+    std::shared_ptr<void> lent = lease.lend(stream);
+    EXPECT_EQ(lent.get(), memory.get());
+    const std::shared_ptr<void> kept = OrderedLease::note(lent, stream);
+    EXPECT_EQ(kept, lent);
+    lent.reset();
+    EXPECT_TRUE(lease.is_taken());
+  }
+  EXPECT_FALSE(lease.is_taken());
+  EXPECT_EQ(OrderedLease::note(memory, stream), nullptr);
+}
+
+TEST(OrderedLease, WhatIsLentOutlivesTheLease) {
+  std::weak_ptr<int> memory;
+  std::shared_ptr<void> lent;
+  {
+    const auto made = std::make_shared<int>(7);
+    memory = made;
+    OrderedLease first(made);
+    OrderedLease second(std::move(first));
+    lent = second.lend(Stream::cpu(1));
+  }
+  EXPECT_FALSE(memory.expired());
+  lent.reset();
+  EXPECT_TRUE(memory.expired());
 }
 
 }  // namespace

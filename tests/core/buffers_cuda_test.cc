@@ -13,6 +13,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/host_memory.h"
 #include "core/dlpack_abi.h"
+#include "core/ordered_lease.h"
 #include "moebius/allocator.h"
 #include "moebius/dlpack.h"
 #include "moebius/graph.h"
@@ -146,6 +147,46 @@ TEST_F(GpuBuffers, ARecordedTensorIsReleasedWhenItsStreamsAreDone) {
   trim_memory(device);  // releases what held on for one, then for the other
   trim_memory(device);
   EXPECT_EQ(allocator->now, 0);
+}
+
+// Two streams that use memory which was lent for calls on the first one.
+TEST_F(GpuBuffers, LentMemoryIsUsedAgainInTheOrderOfItsStream) {
+  const Stream one = Stream::cuda(0);
+  const Stream two = Stream::cuda(0);
+  const cuda::MappedMemory flags(4 * sizeof(int), 0);
+  auto* const words = flags.host_as<std::atomic<int>>();
+  const auto memory = std::make_shared<Tensor>(Tensor::zeros({1000}, DType::kF32, device));
+  OrderedLease lease(memory);
+  const auto lend = [&](const Stream& stream) {
+    return Tensor::share(lease.lend(stream), memory->raw(), {1000}, DType::kF32, device);
+  };
+  Tensor t = lend(one);
+  t.record_stream(one);
+  launch_wait_for_flag(one, flags.device_as<int>(), flags.device_as<int>() + 1);
+  t = Tensor();
+  EXPECT_FALSE(lease.is_taken());
+  EXPECT_FALSE(lease.is_done());
+  t = lend(one);  // waits for nothing
+  t.record_stream(one);
+  t = Tensor();
+  t = lend(two);  // waits for the work of the first stream
+  const Event after = two.record();
+  EXPECT_FALSE(after.is_complete());
+  words[1].store(1);
+  after.synchronize();
+  EXPECT_EQ(words[1].load(), 2);
+  // Tensors that another stream uses are given back after its work.
+  Tensor same = t;
+  t.record_stream(one);
+  same.record_stream(one);
+  launch_wait_for_flag(one, flags.device_as<int>() + 2, flags.device_as<int>() + 3);
+  t = Tensor();
+  same = Tensor();
+  EXPECT_TRUE(lease.is_taken());
+  words[3].store(1);
+  one.synchronize();
+  trim_memory(device);
+  EXPECT_FALSE(lease.is_taken());
 }
 
 TEST_F(GpuBuffers, MemoryOfTheHostWaitsForAStreamToo) {

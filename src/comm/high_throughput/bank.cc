@@ -17,8 +17,11 @@ int64_t BankPool::pick(comm::Launch launch) const {
            !banks_[static_cast<size_t>(best)].is_of_graphs;
   };
   for (size_t i = 0; i < banks_.size(); ++i) {
-    const bool may_have = launch == comm::Launch::kCaptured || !banks_[i].is_of_graphs;
-    if (banks_[i].lease.expired() && may_have && is_better(static_cast<int64_t>(i))) {
+    const Bank& bank = banks_[i];
+    if (bank.is_taken() || !is_better(static_cast<int64_t>(i))) {
+      continue;
+    }
+    if (launch == comm::Launch::kCaptured ? bank.ordered.is_done() : !bank.is_of_graphs) {
       best = static_cast<int64_t>(i);
     }
   }
@@ -34,13 +37,20 @@ int64_t BankPool::bytes() const {
 }
 
 int64_t BankPool::add(Group& group, int64_t bytes) {
-  banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}, false});
+  banks_.emplace_back(group.make_window("grow a receive bank", roomy(bytes)));
   return static_cast<int64_t>(banks_.size()) - 1;
 }
 
-std::shared_ptr<void> BankPool::lease(int64_t bank, comm::Launch launch) {
+std::shared_ptr<void> BankPool::lease_in_order(int64_t bank,
+                                               comm::Launch launch,
+                                               const Stream& stream) {
   Bank& b = banks_[static_cast<size_t>(bank)];
   b.is_of_graphs |= launch == comm::Launch::kCaptured;
+  return b.ordered.lend(stream);
+}
+
+std::shared_ptr<void> BankPool::lease(int64_t bank) {
+  Bank& b = banks_[static_cast<size_t>(bank)];
   // The copy of the window in the deleter keeps the memory.
   std::shared_ptr<void> lease(b.window.get(), [window = b.window](void*) {});
   b.lease = lease;

@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/device/device_arena.h"
+#include "core/ordered_lease.h"
 #include "moebius/group.h"
 
 namespace moebius {
@@ -34,12 +36,19 @@ class BankPool {
   int64_t add(Group& group, int64_t bytes);
   const Window& window(int64_t bank) const { return *banks_[static_cast<size_t>(bank)].window; }
   // Marks the bank as taken until every copy of the result is gone.  The lease keeps its memory.
-  std::shared_ptr<void> lease(int64_t bank, comm::Launch launch = comm::Launch::kNow);
+  std::shared_ptr<void> lease(int64_t bank);
+  // The same where ranks write to the bank only after `stream` has been given the call that takes
+  // it.  Tensors on the bank then cost nothing when they go, see OrderedLease.
+  std::shared_ptr<void> lease_in_order(int64_t bank, comm::Launch launch, const Stream& stream);
 
  private:
   struct Bank {
+    explicit Bank(std::shared_ptr<Window> made) : window(std::move(made)), ordered(window) {}
+    bool is_taken() const { return !lease.expired() || ordered.is_taken(); }
+
     std::shared_ptr<Window> window;
     std::weak_ptr<void> lease;
+    OrderedLease ordered;
     bool is_of_graphs = false;
   };
   std::vector<Bank> banks_;
