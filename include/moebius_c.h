@@ -790,6 +790,9 @@ typedef struct moebius_dispatch_input {
   /* Arrays of the result that the call gives at once, in place of moebius_result_dlpack; NULL:
    * none. The first half of a dispatch has no result yet and refuses them. */
   const moebius_dlpack_arrays* arrays;
+  /* With lists_counts and without a capacity: [L] on the host, a place for "expert_counts"; may be
+   * NULL.  The first half of a dispatch refuses it, too. */
+  int64_t* expert_counts_into;
 } moebius_dispatch_input;
 /* Arrays: payload (index), topk_ids [M, K] local or -1, topk_weights f32 [M, K], expert_num_tokens
  * i32 [L], expert_counts i64 [L] on the host, num_rows i32 [1] (with a capacity), source_rank and

@@ -401,6 +401,7 @@ class DispatchInput(Struct):
         ("is_token_in_rank", POINTER(Tensor)),
         ("tokens_per_expert", POINTER(Tensor)),
         ("arrays", POINTER(DlpackArrays)),
+        ("expert_counts_into", POINTER(c_int64)),
     ]
 
 

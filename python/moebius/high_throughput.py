@@ -382,6 +382,7 @@ class _Dispatch:
             put(4, is_token_in_rank),
             put(5, tokens_per_expert),
             0,
+            0,
         )
 
     def make(self, function: Any, *route: int) -> int:

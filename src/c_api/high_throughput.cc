@@ -237,6 +237,12 @@ struct DispatchGiven {
       arrays.emplace(given.arrays, stream);
       arrays->expect_payloads(given.num_payloads);
     }
+    if (given.expert_counts_into != nullptr) {
+      expect(read_flag(given.lists_counts, "lists_counts") && given.capacity == 0,
+             "expert_counts_into is given without lists_counts or with a capacity, expected that "
+             "there are counts on the host");
+      counts = given.expert_counts_into;
+    }
   }
 
   // Without a place the caller wants nothing but the arrays.
@@ -244,6 +250,9 @@ struct DispatchGiven {
             const Using<HighThroughputObject>& used,
             const Stream& stream,
             moebius_result* place) const {
+    if (counts != nullptr) {
+      std::copy(made.expert_counts.begin(), made.expert_counts.end(), counts);
+    }
     auto result = std::make_shared<DispatchResult>(std::move(made), used.object());
     if (arrays) {
       arrays->give(*result);
@@ -257,6 +266,7 @@ struct DispatchGiven {
 
   bool is_async;
   std::optional<WantedArrays> arrays;
+  int64_t* counts = nullptr;  // [L] of the caller's
 };
 
 DispatchLayout read_into(const moebius_layout_input& given, const Stream& stream) {
@@ -337,8 +347,8 @@ moebius_status moebius_high_throughput_dispatch_start(moebius_high_throughput tr
     moebius_pending& place = expect_out(pending, "pending");
     const Using<HighThroughputObject> used(transport);
     const moebius_dispatch_input given = read_struct(input, "input");
-    expect(given.arrays == nullptr,
-           "arrays are given to the first half of a dispatch, expected NULL");
+    expect(given.arrays == nullptr && given.expert_counts_into == nullptr,
+           "arrays or expert_counts_into are given to the first half of a dispatch, expected NULL");
     const Stream on = read_stream(stream);
     place =
         make_handle<PendingObject>(std::make_shared<PendingResult<DispatchResult, DispatchOutput>>(

@@ -113,6 +113,7 @@ void test_high_throughput_misuse(void) {
   REFUSES(bad.layout = (moebius_result)transport);
   REFUSES(bad.previous_cuda_event = &my);
   REFUSES(bad.lists_counts = 2);
+  REFUSES(bad.expert_counts_into = (int64_t*)&my); /* without lists_counts */
   REFUSES(bad.payloads_into = constants);
 #undef REFUSES
   moebius_dispatch_input bad = my.input;

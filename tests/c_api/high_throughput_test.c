@@ -95,6 +95,9 @@ static void check_layout(moebius_high_throughput transport, const tokens* my, in
   void* managed[] = {UNTOUCHED, UNTOUCHED};
   const moebius_dlpack_arrays wanted = arrays_of(2, names, indices, managed);
   input.arrays = &wanted; /* and give arrays at once */
+  int64_t counts_into[L];
+  input.lists_counts = 1;
+  input.expert_counts_into = counts_into;
   CHECK_OK(moebius_high_throughput_dispatch(transport, &input, NULL, &result));
   moebius_tensor counts;
   moebius_array array = array_of(result, "expert_counts", 0, &counts), taken = NULL;
@@ -102,6 +105,7 @@ static void check_layout(moebius_high_throughput transport, const tokens* my, in
   CHECK_OK(moebius_array_from_dlpack(managed[0], 0, -1, &taken));
   CHECK_OK(moebius_array_view(taken, &view));
   CHECK_EQ(memcmp(view.data, counts.data, L * sizeof(int64_t)), 0);
+  CHECK_EQ(memcmp(counts_into, counts.data, L * sizeof(int64_t)), 0);
   CHECK(managed[1] == NULL); /* only with a capacity */
   CHECK_OK(moebius_array_destroy(array));
   CHECK_OK(moebius_array_destroy(taken));

@@ -122,6 +122,7 @@ class DispatchPlan(_Plan):
             put(_IN_RANK, in_rank),
             put(_PER_EXPERT, per_expert),
             ctypes.addressof(wanted.struct),
+            0,
         )
         return FilledFrame(frame, keep), wanted
 
@@ -182,7 +183,7 @@ class CachedDispatchPlan(_Plan):
     def _fill(self, payloads: list[Any]) -> tuple[FilledFrame, WantedArrays]:
         frame, wanted = Frame(_DISPATCHES, 6), WantedArrays(self._names)
         pointers, keep = self._put_payloads(frame, payloads)
-        frame.fill(pointers, len(payloads), *[0] * 14, ctypes.addressof(wanted.struct))
+        frame.fill(pointers, len(payloads), *[0] * 14, ctypes.addressof(wanted.struct), 0)
         return FilledFrame(frame, keep), wanted
 
     def dispatch(
