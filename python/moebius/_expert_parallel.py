@@ -53,9 +53,8 @@ class ParallelExperts:
             **options,
         )
 
-    def __call__(self, *rows: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """`rows` are hidden states, ids and weights."""
-        result: torch.Tensor = self._layer(*rows, out=out)
+    def __call__(self, hidden: Any, ids: Any, weights: Any, out: Any = None) -> torch.Tensor:
+        result: torch.Tensor = self._layer(hidden, ids, weights, out=out)
         return result
 
     def update(self) -> None:

@@ -65,9 +65,8 @@ class LocalExperts:
         ids[source.num_experts :] = -1
         self._map = ids.to(source.device)
 
-    def __call__(self, *rows: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """`rows` are hidden states, ids and weights."""
-        result: torch.Tensor = self._experts(*rows, expert_map=self._map, out=out)
+    def __call__(self, hidden: Any, ids: Any, weights: Any, out: Any = None) -> torch.Tensor:
+        result: torch.Tensor = self._experts(hidden, ids, weights, expert_map=self._map, out=out)
         return result
 
     def update(self) -> None:

@@ -20,13 +20,18 @@ from typing import TYPE_CHECKING, Any
 from ._install import install, is_installed, uninstall
 
 if TYPE_CHECKING:
-    from .autograd import CombineFunction, DispatchFunction, combine, dispatch
-    from .buffer import Buffer
-    from .config import Config
-    from .elastic import ElasticBuffer
-    from .ep_handle import EPHandle
-    from .events import EventHandle, EventOverlap
-    from .ranks import get_logical_domain_size, get_physical_domain_size
+    from .autograd import CombineFunction as CombineFunction
+    from .autograd import DispatchFunction as DispatchFunction
+    from .autograd import combine as combine
+    from .autograd import dispatch as dispatch
+    from .buffer import Buffer as Buffer
+    from .config import Config as Config
+    from .elastic import ElasticBuffer as ElasticBuffer
+    from .ep_handle import EPHandle as EPHandle
+    from .events import EventHandle as EventHandle
+    from .events import EventOverlap as EventOverlap
+    from .ranks import get_logical_domain_size as get_logical_domain_size
+    from .ranks import get_physical_domain_size as get_physical_domain_size
 
     topk_idx_t: Any
 
