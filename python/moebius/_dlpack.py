@@ -88,17 +88,6 @@ def drop_managed(managed: int) -> None:
     _DELETER.from_address(managed + _DELETERS[0])(managed)
 
 
-def take_counts(managed: int | None, count: int) -> list[int]:
-    """The elements of an i64 [count] on the host, which is then dropped; none where it is None."""
-    if managed is None:
-        return []
-    data = c_void_p.from_address(managed).value
-    assert data is not None
-    counts = (c_int64 * count).from_address(data)[:]
-    drop_managed(managed)
-    return counts
-
-
 def capsule_of(managed: int) -> Any:
     """A capsule for somebody who takes the DLManagedTensor out of it at once."""
     return _new(managed, _NAMES[0], _no_destructor)

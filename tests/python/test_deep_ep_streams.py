@@ -64,9 +64,6 @@ class Cuda:
     def __init__(self) -> None:
         self.current = Stream()
 
-    def current_stream(self, device: Any) -> Stream:
-        return self.current
-
     @contextlib.contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
         before, self.current = self.current, stream
@@ -82,6 +79,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     made = Cuda()
     monkeypatch.setattr(comm_stream, "cuda", made)
     monkeypatch.setattr(comm_stream, "raw_stream", lambda index: made.current.cuda_stream)
+    monkeypatch.setattr(comm_stream, "current_torch_stream", lambda gpu: made.current)
     monkeypatch.setattr(comm_stream, "capture_of", lambda stream: 0)
     return made
 

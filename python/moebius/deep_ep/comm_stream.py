@@ -13,28 +13,34 @@ from typing import Any, Optional
 
 import torch
 
+from .._streams import wrapped_stream
 from .._torch import current_stream, raw_stream
 from ..errors import Unsupported
-from ..tensors import capture_of, named_stream
+from ..tensors import capture_of
 from .events import EventHandle, EventOverlap, cuda_event_of
-from .tensors import cuda
+from .tensors import cuda, current_torch_stream
 
 
 class Turn:
     """The stream of one call.  None stands for torch's current one, and for the CPU."""
 
-    def __init__(self, stream: Any, is_async: bool, is_apart: bool = False) -> None:
+    def __init__(
+        self, stream: Any, is_async: bool, is_apart: bool = False, cuda_stream: int = 0
+    ) -> None:
         self.stream = stream
         self.is_async = is_async
         self.is_apart = is_apart
         """Whether the stream has not waited for torch's current one.  Memory that torch gives for
         that one may still be in use there."""
+        self._cuda_stream = cuda_stream
 
     def handle(self, gpu: Optional[int]) -> Optional[int]:
         """The library's handle of the stream, for tensors on this GPU; None on the CPU."""
         if gpu is None:
             return None
-        return current_stream(gpu) if self.stream is None else named_stream(self.stream)
+        if self.stream is None:
+            return current_stream(gpu)
+        return wrapped_stream(gpu, self._cuda_stream)
 
     def user(self) -> Optional[int]:
         """The library's handle of the stream that uses results last, which then give their memory
@@ -74,17 +80,18 @@ class _Lane:
 
     def __init__(self, device: Any) -> None:
         self.stream: Any = cuda.Stream(device)
+        self.cuda_stream: int = self.stream.cuda_stream
         self.last: Any = None
         self.last_handle: Optional[int] = None
         """The cudaStream_t of the last call."""
 
-    def follow(self, stream: Any, awaited: Any) -> None:
+    def follow(self, stream: Any, cuda_stream: int, awaited: int) -> None:
         """Orders a call on this stream, which has waited for the stream `awaited`, after the last
         one.  A stream that is captured, and one that is not or is in another capture, cannot wait
         for each other: who launches a graph orders it."""
         last, self.last = self.last, stream
-        before, self.last_handle = self.last_handle, stream.cuda_stream
-        if last is None or before in (self.last_handle, awaited.cuda_stream):
+        before, self.last_handle = self.last_handle, cuda_stream
+        if last is None or before == cuda_stream or before == awaited:
             return
         if capture_of(last) == capture_of(stream):
             stream.wait_stream(last)
@@ -111,31 +118,32 @@ class CommStreams:
             self._lanes[device] = _Lane(device)
         return self._lanes[device]
 
-    def _is_where_it_was(self, device: Any) -> bool:
-        """Whether torch's current stream has nothing to wait for, because no call was asynchronous,
-        or because the last call ran there, too."""
-        lane = self._lanes.get(device) if self._lanes else None
-        return lane is None or lane.last_handle == raw_stream(device.index)
-
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
         previous = None if previous_event is None else cuda_event_of(previous_event)
-        if not is_async and previous is None and self._is_where_it_was(device):
-            return _PLAIN
+        lane = self._lanes.get(device) if self._lanes else None
+        # torch's current stream has nothing to wait for where no call was asynchronous, or where
+        # the last call ran there, too.
+        if not is_async and previous is None:
+            if lane is None or lane.last_handle == raw_stream(device.index):
+                return _PLAIN
         if device.type == "cpu":
             return Turn(None, is_async)
-        current = stream = cuda.current_stream(device)
-        is_apart = is_async and previous is not None and device in self._lanes
+        current = stream = current_torch_stream(device.index)
+        awaited = cuda_stream = raw_stream(device.index)
+        is_apart = is_async and previous is not None and lane is not None
         if is_async:
-            stream = self.on(device)
-            if not is_apart:
+            lane = self._lane(device)
+            stream, cuda_stream = lane.stream, lane.cuda_stream
+            if is_apart:
+                awaited = cuda_stream
+            else:
                 stream.wait_stream(current)
         if previous is not None:
             stream.wait_event(previous)
-        lane = self._lanes.get(device)
         if lane is not None:
-            lane.follow(stream, stream if is_apart else current)
-        return Turn(stream, is_async, is_apart)
+            lane.follow(stream, cuda_stream, awaited)
+        return Turn(stream, is_async, is_apart, cuda_stream)
 
     def end(
         self,
@@ -154,7 +162,7 @@ class CommStreams:
             event.record(turn.stream)
             _record(tensors, turn.stream)
             if turn.is_apart or made_there:
-                current = cuda.current_stream(turn.stream.device)
+                current = current_torch_stream(turn.stream.device.index)
                 _record(made_there, current)
             _record(made, current if turn.is_apart else turn.stream)
         return EventOverlap(EventHandle.of(event, (*tensors, *made)))

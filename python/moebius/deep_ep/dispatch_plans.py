@@ -11,19 +11,19 @@ top-k, R ranks, L local experts."""
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 
 from .. import _structs as s
-from .. import _torch as _torch_tensors
 from .._callbacks import raised
-from .._dlpack import ArrayNames, WantedArrays, take_counts
+from .._dlpack import ArrayNames, WantedArrays
 from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from .._torch import take, takes_capsules_of
 from ..errors import check
-from ..high_throughput import Dispatched, HighThroughput
+from ..high_throughput import HighThroughput
+from .ranks import Ranks
 
 _IDS, _WEIGHTS, _IN_RANK, _PER_EXPERT, _X, _SCALES = range(6)
 _IDS_DATA, _WEIGHTS_DATA, _IN_RANK_DATA, _PER_EXPERT_DATA, _X_DATA, _SCALES_DATA = map(
@@ -49,7 +49,6 @@ class _Plan:
         self._types = [None if takes_capsules_of(p.dtype) else p.dtype for p in payloads]
         keys = [("payload", index) for index in range(len(payloads))]
         self._names = ArrayNames(*keys, *[(name, 0) for name in others])
-        self._filled: list[tuple[FilledFrame, WantedArrays]] = []
 
     def _put_payloads(self, frame: Frame, payloads: list[Any]) -> tuple[int, Any]:
         """The address of the pointers to the payloads, and what must live as long."""
@@ -76,6 +75,10 @@ class _Plan:
         ]
 
 
+# What one call at a time may use: a struct, the arrays that the call gives, and the counts i64 [L].
+_Filled = Tuple[FilledFrame, WantedArrays, Any]
+
+
 class DispatchPlan(_Plan):
     """Dispatches of tokens with ids [T, K] and weights f32 [T, K], or without.  With `has_room`, on a
     GPU, each says how many rows there is room for; else there are as many as arrive, and counts
@@ -85,23 +88,26 @@ class DispatchPlan(_Plan):
         self,
         payloads: list[Any],
         transport: HighThroughput,
-        num_local: int,
+        ranks: Ranks,
+        num_experts: int,
         expert_alignment: int,
         has_room: bool,
     ) -> None:
-        counts = [] if has_room else ["expert_counts"]
-        super().__init__(payloads, "topk_ids", "topk_weights", *counts)
+        super().__init__(payloads, "topk_ids", "topk_weights")
         x = payloads[0]
         self.transport = transport
-        self._num_local = num_local
+        self.ranks = ranks
+        self._filled: list[_Filled] = []
+        self._num_counts = 0 if has_room else ranks.num_local_experts(num_experts)
         self._alignment = expert_alignment
         self._has_room = has_room
         self._combine_row_bytes = max(2, x.element_size()) * x.shape[1] if has_room else 0
 
     def _fill(
         self, payloads: list[Any], ids: Any, weights: Any, in_rank: Any, per_expert: Any
-    ) -> tuple[FilledFrame, WantedArrays]:
+    ) -> _Filled:
         frame, wanted = Frame(_DISPATCHES, 6), WantedArrays(self._names)
+        counts = (ctypes.c_int64 * self._num_counts)()
         put = frame.put
         pointers, keep = self._put_payloads(frame, payloads)
         frame.fill(
@@ -122,9 +128,9 @@ class DispatchPlan(_Plan):
             put(_IN_RANK, in_rank),
             put(_PER_EXPERT, per_expert),
             ctypes.addressof(wanted.struct),
-            0,
+            ctypes.addressof(counts) if self._num_counts else 0,
         )
-        return FilledFrame(frame, keep), wanted
+        return FilledFrame(frame, keep), wanted, counts
 
     def dispatch(
         self,
@@ -133,28 +139,32 @@ class DispatchPlan(_Plan):
         weights: Optional[Any],
         in_rank: Any,
         per_expert: Any,
+        sizes: tuple[int, int, int, int],
         room: int,
         stream: Optional[int],
         user: Optional[int],
-    ) -> tuple[Dispatched, list[Any], Optional[Any], Optional[Any], list[int]]:
-        """The result, its payloads, ids and weights, whose last user is the stream `user`, or that
-        of the call for None; and the counts [L], or none with room.
+    ) -> tuple[int, list[Any], Optional[Any], Optional[Any], list[int]]:
+        """The result as a handle of the library, its payloads, ids and weights, whose last user is
+        the stream `user`, or that of the call for None; and the counts [L], or none with room.
+        `sizes` are the rows of x, ids, weights and in_rank.
         REQUIRES: the tensors are contiguous, and of the kinds that the plan was made with; room is
         0 unless the plan has it."""
         try:
-            filled, wanted = self._filled.pop()
+            parts = self._filled.pop()
         except IndexError:
-            filled, wanted = self._fill(payloads, ids, weights, in_rank, per_expert)
+            parts = self._fill(payloads, ids, weights, in_rank, per_expert)
+        filled, wanted, counts = parts
         words = filled.words
-        self._write_payloads(words, payloads)
+        words[_X_DATA] = payloads[0].data_ptr()
+        words[_X_ROWS], words[_IDS_ROWS], words[_WEIGHTS_ROWS], words[_IN_RANK_ROWS] = sizes
+        if len(payloads) > 1:
+            words[_SCALES_DATA] = payloads[1].data_ptr()
+            words[_SCALES_ROWS] = payloads[1].shape[0]
         if ids is not None:
             words[_IDS_DATA] = ids.data_ptr()
-            words[_IDS_ROWS] = ids.shape[0]
         if weights is not None:
             words[_WEIGHTS_DATA] = weights.data_ptr()
-            words[_WEIGHTS_ROWS] = weights.shape[0]
         words[_IN_RANK_DATA] = in_rank.data_ptr()
-        words[_IN_RANK_ROWS] = in_rank.shape[0]
         words[_PER_EXPERT_DATA] = per_expert.data_ptr()
         wanted.struct.user = user
         if room:
@@ -162,23 +172,26 @@ class DispatchPlan(_Plan):
         status = lib.high_throughput_dispatch(
             self.transport._get(), filled.struct, stream, filled.out_pointer
         )
-        managed = wanted.managed[:]
-        self._filled.append((filled, wanted))
+        managed, listed = wanted.managed[:], counts[:]
+        self._filled.append(parts)
         if status or raised:
             check(status)
-        rows = Dispatched(filled.out.value or 0, _torch_tensors, user or stream)
-        received_ids, received_weights, *counts = managed[len(payloads) :]
+        *received, received_ids, received_weights = managed
         return (
-            rows,
-            self._take_payloads(managed),
+            filled.out.value or 0,
+            self._take_payloads(received),
             take(received_ids),
             take(received_weights),
-            take_counts(counts[0], self._num_local) if counts else [],
+            listed,
         )
 
 
 class CachedDispatchPlan(_Plan):
     """Dispatches along a known route."""
+
+    def __init__(self, payloads: list[Any]) -> None:
+        super().__init__(payloads)
+        self._filled: list[tuple[FilledFrame, WantedArrays]] = []
 
     def _fill(self, payloads: list[Any]) -> tuple[FilledFrame, WantedArrays]:
         frame, wanted = Frame(_DISPATCHES, 6), WantedArrays(self._names)

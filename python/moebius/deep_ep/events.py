@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Optional, Type
 
 from ..errors import InvalidArgument
-from .tensors import cuda
+from .tensors import cuda, current_torch_stream
 
 
 class EventHandle:
@@ -17,9 +17,9 @@ class EventHandle:
     def __init__(self) -> None:
         self.event: Any = None
         self._keep: Any = None
-        if cuda.is_available() and cuda.is_initialized():
+        if cuda.is_initialized():
             self.event = cuda.Event()
-            self.event.record()
+            self.event.record(current_torch_stream(cuda.current_device()))
 
     @classmethod
     def of(cls, event: Any, keep: Any = None) -> EventHandle:
@@ -31,7 +31,7 @@ class EventHandle:
     def current_stream_wait(self) -> None:
         """Makes torch's current stream wait."""
         if self.event is not None:
-            cuda.current_stream().wait_event(self.event)
+            current_torch_stream(cuda.current_device()).wait_event(self.event)
 
 
 class EventOverlap:

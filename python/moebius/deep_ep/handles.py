@@ -3,13 +3,12 @@
 """What a dispatch returns for its combine."""
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Optional
 
 from .. import _torch as _torch_tensors
 from .._library import lib
-from ..errors import InvalidArgument, check
+from ..errors import InvalidArgument, check, create
 from ..high_throughput import Dispatched, HighThroughput
 from ..low_latency import LowLatencyCombined, LowLatencyDispatched
 from ..transports import Pending
@@ -26,24 +25,58 @@ class DispatchHandle(Sequence):  # type: ignore[type-arg]
     Over nodes: [0] is_token_in_rank; [6] i32 [R], the rows from the ranks 0 to r; [7] as [3].
     On GPUs without counts on the host, reading the tokens waits for the GPU."""
 
+    _destroy: ClassVar[Any] = lib.result_destroy
+    # A result of the library, until somebody needs it as an object.
+    _number: Optional[int] = None
+    _rows: Optional[Dispatched] = None
+
     def __init__(
         self,
         transport: HighThroughput,
-        rows: Dispatched,
         num_rows: int,
         room: int,
         is_token_in_rank: Any,
         ranks: Ranks,
     ) -> None:
         self.transport = transport
-        self.rows = rows
         self.num_rows = num_rows
         """The rows that combine takes from the front of its x."""
         self.room = room
         """The rows that the caller was given: num_rows, or num_worst_tokens."""
         self.is_token_in_rank = is_token_in_rank
-        self._rank = ranks.rank
-        self._spans_nodes = ranks.num_nodes > 1
+        self._ranks = ranks
+
+    def take(self, number: int, stream: Optional[int]) -> None:
+        """Takes the result that the library has given for the dispatch, and the stream that uses it
+        last."""
+        self._number, self._stream = number, stream
+
+    def hold(self, rows: Dispatched) -> None:
+        """The same with an object."""
+        self._rows = rows
+
+    def number(self) -> int:
+        """What the dispatch has brought as a handle of the library."""
+        number = self._number
+        return self.rows._get() if number is None else number
+
+    @property
+    def rows(self) -> Dispatched:
+        """The same as an object."""
+        number, self._number = self._number, None
+        if number is not None:
+            self._rows = Dispatched(number, _torch_tensors, self._stream)
+        assert self._rows is not None
+        return self._rows
+
+    def __del__(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            self._destroy(number)
+
+    @property
+    def _spans_nodes(self) -> bool:
+        return self._ranks.num_nodes > 1
 
     def __len__(self) -> int:
         return 10 if self._spans_nodes else 6
@@ -67,7 +100,7 @@ class DispatchHandle(Sequence):  # type: ignore[type-arg]
         if position == 0:
             return self.is_token_in_rank
         if position == 6:
-            return self.rows.rank_prefix[:, self._rank].contiguous()
+            return self.rows.rank_prefix[:, self._ranks.rank].contiguous()
         return self.rows.source_token if position == 7 else None
 
 
@@ -88,10 +121,13 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
 
     is_combined = False
     _destroy: ClassVar[Any] = lib.result_destroy
+    _abandon: ClassVar[Any] = lib.pending_destroy
     # A result of the library, until somebody needs it as an object.
     _number: Optional[int] = None
     _elements: Optional[tuple[Any, ...]] = None
-    _pending: Optional[Pending[LowLatencyDispatched]] = None
+    # A transfer of the library whose receive half is not done, and what it needs.
+    _pending: Optional[int] = None
+    _kept: Any = None
     _result: Optional[LowLatencyDispatched] = None
     _combining: Optional[Pending[LowLatencyCombined]] = None
 
@@ -136,14 +172,18 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
 
     def begin(self, number: int, keep: Any) -> None:
         """Takes a pending result in its place, which needs `keep`."""
-        make = functools.partial(_dispatched, stream=self.stream)
-        self._pending = Pending(number, make, keep, is_async=True)
+        self._pending, self._kept = number, keep
 
     def finish(self) -> None:
         """The receive half, once."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            self._result = pending.finish()
+        if pending is None:
+            return
+        try:
+            self._number = create(lib.pending_finish, pending)
+        finally:
+            self._abandon(pending)  # of what is finished nothing is left but the handle
+            self._kept = None
 
     def number(self) -> int:
         """What the dispatch has brought as a handle of the library, after its receive half."""
@@ -193,6 +233,9 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             result.close()
 
     def __del__(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._abandon(pending)
         number, self._number = self._number, None
         if number is not None:
             self._destroy(number)

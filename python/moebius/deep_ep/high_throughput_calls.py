@@ -177,60 +177,82 @@ class HighThroughputCalls:
         With num_worst_tokens there are so many rows, the ids of those past the end are -1, the list
         is empty, and no host waits for a GPU.  With a handle, x goes along the route of an earlier
         dispatch, and all but rows and event is None.  Collective."""
-        ranks = self._open()
-        x, scales = split_scales(x)
-        payloads = [x] if scales is None else [x, scales]
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise InvalidArgument(
                     "handle and topk_idx or topk_weights are given, expected one of the two"
                 )
-            return self._dispatch_cached(payloads, handle, config, previous_event, async_finish)
-        if is_token_in_rank is None or num_tokens_per_expert is None:
-            raise InvalidArgument(
-                "neither handle nor is_token_in_rank and num_tokens_per_expert are given, expected "
-                "one of the two"
-            )
-        num_experts = expect_tensor(num_tokens_per_expert, "num_tokens_per_expert", 1).shape[0]
+            return self._dispatch_cached(x, handle, config, previous_event, async_finish)
         room = num_worst_tokens
         routing = (topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
-        plan = self._find_dispatch_plan(payloads, *routing, expert_alignment, bool(room))
+        payloads = [*x] if isinstance(x, (tuple, list)) else [x]
+        plan, sizes = self._find_dispatch_plan(payloads, *routing, expert_alignment, bool(room))
         if plan is None:
-            transport = ranks.on(x.device).high_throughput(num_experts)
-        else:
-            transport = plan.transport
-        on_gpu = x.is_cuda
-        self._configure(transport, config, on_gpu)
-        turn = self._streams.begin(x.device, previous_event, async_finish)
-        if plan is not None:
-            *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
-            stream, user = turn.handle(plan.gpu), turn.user()
-            rows, received, received_ids, received_weights, counts = plan.dispatch(
-                payloads, ids, weights, in_rank, per_expert, room, stream, user
+            return self._dispatch_unplanned(
+                x, *routing, expert_alignment, room, config, previous_event, async_finish
             )
-            num_rows = room or received[0].shape[0]
-        else:
-            *payloads, in_rank, per_expert = turn.contiguous(*payloads, *routing[2:])
-            ids, weights = topk_idx, topk_weights
-            rows, received, received_ids, received_weights = send_rows(
-                transport,
-                payloads,
-                ids,
-                weights,
-                room,
-                expert_alignment=expert_alignment,
-                is_token_in_rank=in_rank,
-                tokens_per_expert=per_expert,
-                stream=turn.stream,
-            )
-            turn.adopt(rows)
-            counts = [] if room else list_counts(rows)
-            num_rows = room if on_gpu and room else rows.x.shape[0]
-        made = DispatchHandle(transport, rows, num_rows, room or num_rows, in_rank, ranks)
+        if config is not None or self._num_sms_is_set:
+            self._configure(plan.transport, config, plan.gpu is not None)
+        turn = self._streams.begin(plan.device, previous_event, async_finish)
+        *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
+        stream, user = turn.handle(plan.gpu), turn.user()
+        number, received, received_ids, received_weights, counts = plan.dispatch(
+            payloads, ids, weights, in_rank, per_expert, sizes, room, stream, user
+        )
+        num_rows = room or received[0].shape[0]
+        made = DispatchHandle(plan.transport, num_rows, num_rows, in_rank, plan.ranks)
+        made.take(number, user or stream)
         if async_finish:
             event = self._streams.end(turn, (*payloads, ids, weights, in_rank, per_expert))
         else:
             event = EventOverlap()
+        return join_scales(received), received_ids, received_weights, counts, made, event
+
+    def _dispatch_unplanned(
+        self,
+        x: Any,
+        ids: Any,
+        weights: Any,
+        in_rank: Any,
+        per_expert: Any,
+        expert_alignment: int,
+        room: int,
+        config: Optional[Config],
+        previous_event: Any,
+        async_finish: bool,
+    ) -> tuple[Any, Optional[Any], Optional[Any], Optional[list[int]], Any, EventOverlap]:
+        """What _find_dispatch_plan() has no plan for."""
+        ranks = self._open()
+        x, scales = split_scales(x)
+        if in_rank is None or per_expert is None:
+            raise InvalidArgument(
+                "neither handle nor is_token_in_rank and num_tokens_per_expert are given, expected "
+                "one of the two"
+            )
+        num_experts = expect_tensor(per_expert, "num_tokens_per_expert", 1).shape[0]
+        transport = ranks.on(x.device).high_throughput(num_experts)
+        self._configure(transport, config, x.is_cuda)
+        turn = self._streams.begin(x.device, previous_event, async_finish)
+        *payloads, in_rank, per_expert = turn.contiguous(
+            *([x] if scales is None else [x, scales]), in_rank, per_expert
+        )
+        rows, received, received_ids, received_weights = send_rows(
+            transport,
+            payloads,
+            ids,
+            weights,
+            room,
+            expert_alignment=expert_alignment,
+            is_token_in_rank=in_rank,
+            tokens_per_expert=per_expert,
+            stream=turn.stream,
+        )
+        turn.adopt(rows)
+        counts = [] if room else list_counts(rows)
+        num_rows = room if room and x.is_cuda else rows.x.shape[0]
+        made = DispatchHandle(transport, num_rows, room or num_rows, in_rank, ranks)
+        made.hold(rows)
+        event = self._streams.end(turn, (*payloads, ids, weights, in_rank, per_expert))
         return join_scales(received), received_ids, received_weights, counts, made, event
 
     def _find_dispatch_plan(
@@ -242,48 +264,64 @@ class HighThroughputCalls:
         per_expert: Any,
         expert_alignment: int,
         has_room: bool,
-    ) -> Optional[DispatchPlan]:
-        """The plan of such dispatches.  None where there is no plan for the types of rows, or for
-        rows with room on the CPU, and for what only the library can refuse by name."""
+    ) -> tuple[Optional[DispatchPlan], tuple[int, int, int, int]]:
+        """The plan of such dispatches, and the rows of x, ids, weights and in_rank.  No plan where
+        there is none for the types of rows, or for rows with room on the CPU, and for what only the
+        library can refuse by name."""
         try:
-            key = (
-                *[_kind_of(payload) for payload in payloads],
-                None if ids is None else _kind_of(ids),
-                None if weights is None else _kind_of(weights),
-                _kind_of(in_rank),
-                per_expert.shape[0],
-                per_expert.dtype,
-                per_expert.device,
+            x = payloads[0]
+            num_tokens, hidden = x.shape
+            num_masks, num_ranks = in_rank.shape
+            (num_experts,) = per_expert.shape
+            key: tuple[Any, ...] = (
+                hidden,
+                num_ranks,
+                num_experts,
                 expert_alignment,
                 has_room,
+                x.dtype,
+                in_rank.dtype,
+                per_expert.dtype,
+                x.device,
+                in_rank.get_device(),
+                per_expert.get_device(),
             )
+            num_routed = num_weighted = 0
+            if ids is not None:
+                num_routed, topk = ids.shape
+                key += (topk, ids.dtype, ids.get_device())
+            if weights is not None:
+                num_weighted, topk = weights.shape
+                key += ("weights", topk, weights.dtype, weights.get_device())
+            if len(payloads) > 1:
+                scales = payloads[1]
+                _, groups = scales.shape
+                key += ("scales", len(payloads), groups, scales.dtype, scales.get_device())
             plan = self._dispatch_plans.get(key)
-        except (AttributeError, TypeError, ValueError):
-            return None
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return None, _NO_SIZES
         if plan is None:
-            x = payloads[0]
             if not can_plan(payloads) or (has_room and not x.is_cuda):
-                return None
-            ranks, num_experts = self._open(), per_expert.shape[0]
+                return None, _NO_SIZES
+            split_scales(x if len(payloads) == 1 else payloads)
+            ranks = self._open()
             plan = self._dispatch_plans[key] = DispatchPlan(
                 payloads,
                 ranks.on(x.device).high_throughput(num_experts),
-                ranks.num_local_experts(num_experts),
+                ranks,
+                num_experts,
                 expert_alignment,
                 has_room,
             )
-        return plan
+        return plan, (num_tokens, num_routed, num_weighted, num_masks)
 
     def _dispatch_cached(
-        self,
-        payloads: list[Any],
-        handle: Any,
-        config: Optional[Config],
-        previous_event: Any,
-        async_finish: bool,
+        self, x: Any, handle: Any, config: Optional[Config], previous_event: Any, async_finish: bool
     ) -> tuple[Any, None, None, None, None, EventOverlap]:
+        self._open()
+        x, scales = split_scales(x)
+        payloads = [x] if scales is None else [x, scales]
         route = expect_handle(handle)
-        x = payloads[0]
         transport = route.transport
         self._configure(transport, config, x.is_cuda)
         key = tuple([_kind_of(payload) for payload in payloads])
@@ -294,7 +332,7 @@ class HighThroughputCalls:
         payloads = turn.contiguous(*payloads)
         if plan is not None:
             received = plan.dispatch(
-                transport._get(), route.rows._get(), payloads, turn.handle(plan.gpu), turn.user()
+                transport._get(), route.number(), payloads, turn.handle(plan.gpu), turn.user()
             )
         else:
             rows = transport.dispatch_cached(payloads, route.rows, stream=turn.stream)
@@ -363,7 +401,7 @@ class HighThroughputCalls:
                 stream=turn.stream,
             )
         else:
-            transport, rows = route.transport._get(), route.rows._get()
+            transport, rows = route.transport._get(), route.number()
             stream = turn.handle(plan.gpu)
             plan.combine(transport, rows, x, weights, sums, weight_sums, stream)
         return sums, weight_sums
@@ -430,6 +468,9 @@ def _kind_of(x: Any) -> tuple[Any, ...]:
     """What tensors [rows, N] of a kind have in common."""
     _, width = x.shape
     return width, x.dtype, x.device
+
+
+_NO_SIZES = (0, 0, 0, 0)
 
 
 def _config_of(num_ranks: int) -> Config:

@@ -16,7 +16,7 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
 from ..high_throughput import HighThroughput
-from .tensors import maker_of
+from .tensors import NewRows
 
 _IDS, _PER_RANK, _PER_NODE, _PER_EXPERT, _IN_RANK = range(5)
 _IDS_DATA, _PER_RANK_DATA, _PER_NODE_DATA, _PER_EXPERT_DATA, _IN_RANK_DATA = map(data_word, range(5))
@@ -44,17 +44,19 @@ class LayoutPlan:
         self._num_experts = num_experts
         self._num_ranks = num_ranks
         self._num_nodes = num_nodes
-        self._new_counts = maker_of(torch.int32, ids.device)
-        self._new_flags = maker_of(torch.bool, ids.device)
+        self._new_per_rank = NewRows(torch.int32, ids.device)
+        self._new_per_node = NewRows(torch.int32, ids.device)
+        self._new_per_expert = NewRows(torch.int32, ids.device)
+        self._new_in_rank = NewRows(torch.bool, ids.device, num_ranks)
         self._filled: list[FilledFrame] = []
 
     def allocate(self, num_tokens: int) -> Counted:
-        new, num_nodes = self._new_counts, self._num_nodes
+        num_nodes = self._num_nodes
         return (
-            new(self._num_ranks),
-            new(num_nodes) if num_nodes > 1 else None,
-            new(self._num_experts),
-            self._new_flags((num_tokens, self._num_ranks)),
+            self._new_per_rank(self._num_ranks),
+            self._new_per_node(num_nodes) if num_nodes > 1 else None,
+            self._new_per_expert(self._num_experts),
+            self._new_in_rank(num_tokens),
         )
 
     def _fill(self, ids: Any, made: Counted) -> FilledFrame:
@@ -90,18 +92,16 @@ class CombinePlan:
     def __init__(self, x: Any, weights: Optional[Any]) -> None:
         self.device = x.device
         self.gpu: Optional[int] = x.get_device() if x.is_cuda else None
-        self._hidden = x.shape[1]
-        self._topk: Optional[int] = None if weights is None else weights.shape[1]
-        self._new_sums = maker_of(x.dtype, x.device)
-        self._new_weights = maker_of(torch.float32, x.device)
+        self._new_sums = NewRows(x.dtype, x.device, x.shape[1])
+        self._new_weights: Optional[NewRows] = None
+        if weights is not None:
+            self._new_weights = NewRows(torch.float32, x.device, weights.shape[1])
         self._filled: list[FilledFrame] = []
 
     def allocate(self, num_tokens: int) -> tuple[Any, Optional[Any]]:
         """Memory for the sums [T, H], and for those of the weights, f32 [T, K]."""
-        sums = self._new_sums((num_tokens, self._hidden))
-        if self._topk is None:
-            return sums, None
-        return sums, self._new_weights((num_tokens, self._topk))
+        sums = self._new_sums(num_tokens)
+        return sums, None if self._new_weights is None else self._new_weights(num_tokens)
 
     def _fill(self, x: Any, weights: Any, sums: Any, weight_sums: Any) -> FilledFrame:
         frame = Frame(_COMBINES, 4)

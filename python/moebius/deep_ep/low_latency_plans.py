@@ -26,7 +26,7 @@ from .._library import lib
 from ..errors import check
 from ..low_latency import LowLatency, LowLatencyCombined
 from ..transports import Pending
-from .tensors import as_fp8, cuda, fp8_dtype, inference_mode, maker_of
+from .tensors import NewRows, as_fp8, cuda, fp8_dtype, inference_mode
 
 _GROUP = 128  # elements that share a scale
 
@@ -131,26 +131,28 @@ class Plan:
         groups = -(-self.hidden // (4 * _GROUP)) if cast.use_ue8m0 else self.hidden // _GROUP
         self._scales_shape = (num_local, rows, groups)
         self._scales_strides = (groups * rows, 1, rows)
-        self._new_rows = maker_of(fp8_dtype if cast.use_fp8 else x.dtype, x.device)
-        self._new_scales = maker_of(
-            torch.int32 if cast.use_ue8m0 else torch.float32, x.device, "new_empty_strided"
-        )
-        self._new_counts = maker_of(torch.int32, x.device)
-        self._new_words = maker_of(torch.int64, x.device)
-        self._new_sums = maker_of(x.dtype, x.device)
+        self._new_rows = NewRows(fp8_dtype if cast.use_fp8 else x.dtype, x.device, rows, self.hidden)
+        with inference_mode(False):
+            scales = torch.empty(
+                0, dtype=torch.int32 if cast.use_ue8m0 else torch.float32, device=x.device
+            )
+        self._new_scales = scales.new_empty_strided
+        self._new_counts = NewRows(torch.int32, x.device)
+        self._new_words = NewRows(torch.int64, x.device)
+        self._new_sums = NewRows(x.dtype, x.device, self.hidden)
         self._spare_words: dict[Optional[int], list[Any]] = {}
         self._dispatches: list[FilledFrame] = []
         self._combines: list[FilledFrame] = []
 
     def allocate(self, stream: Optional[int], is_recorded: bool) -> Received:
         """For a dispatch on this stream; `is_recorded` says whether it goes into a CUDA graph."""
-        shape = self.rows_shape
+        num_local = self.rows_shape[0]
         scales = None
         if self.cast.use_fp8:
             scales = self._new_scales(self._scales_shape, self._scales_strides)
         spare = None if is_recorded else self._spare_words.get(stream)
         words = spare.pop() if spare else self._make_words()
-        return self._new_rows(shape), scales, self._new_counts(shape[0]), words
+        return self._new_rows(num_local), scales, self._new_counts(num_local), words
 
     def _make_words(self) -> Any:
         with inference_mode(False):  # they may be used again in another mode
@@ -167,7 +169,7 @@ class Plan:
 
     def allocate_sums(self, num_tokens: int) -> Any:
         """[T, H]."""
-        return self._new_sums((num_tokens, self.hidden))
+        return self._new_sums(num_tokens)
 
     def ranges_of(self, words: Any) -> Any:
         """i64 [L, R]."""
