@@ -111,6 +111,12 @@ TEST_F(ThinGemmTest, AgreesWithProductsOfValues) {
       gemm.out = room(gemm.out.shape(), DType::kF32);
       run_expert_gemm(gemm, stream_);
       EXPECT_TRUE(same(actual, here(gemm.out))) << "not the same bits on fewer SMs";
+      gemm.next_item = room({2}, DType::kI32);
+      for (const int call : {1, 2}) {
+        gemm.out = room(gemm.out.shape(), DType::kF32);
+        run_expert_gemm(gemm, stream_);
+        EXPECT_TRUE(same(actual, here(gemm.out))) << "items drawn, call " << call;
+      }
       gemm.out = room(gemm.out.shape(), DType::kBF16);
       run_expert_gemm(gemm, stream_);
       EXPECT_TRUE(same(convert(actual, DType::kBF16), here(gemm.out)));
