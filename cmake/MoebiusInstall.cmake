@@ -20,6 +20,10 @@ if(NOT BUILD_SHARED_LIBS)
     if(NOT DEFINED MOEBIUS_FIND_${lib})
       message(FATAL_ERROR "cmake/MoebiusInstall.cmake does not know the package of ${lib}")
     endif()
+    if(lib STREQUAL "CUDA::cudart_static")  # as in MoebiusCuda.cmake
+      string(APPEND MOEBIUS_FIND_DEPENDENCIES "if(NOT TARGET CUDA::nvToolsExt)\n"
+             "  add_library(CUDA::nvToolsExt INTERFACE IMPORTED)\nendif()\n")
+    endif()
     string(APPEND MOEBIUS_FIND_DEPENDENCIES "find_dependency(${MOEBIUS_FIND_${lib}})\n")
   endforeach()
 endif()
