@@ -50,14 +50,14 @@ Calls steady_calls(bool has_shared, int64_t num_tokens) {
 
 // Router logits, selection with the order of slots, two GEMMs, and sums of a token's rows.
 TEST(HostCalls, ALayerOfOneRankAsksForFiveLaunchesAndNothingElse) {
-  for (const int64_t num_tokens : {1, 16}) {
+  for (const int64_t num_tokens : {1, 16, 17, 128}) {
     EXPECT_EQ(steady_calls(false, num_tokens), (Calls{{"launch", 5}})) << num_tokens << " tokens";
   }
 }
 
 // With more tokens the order is a kernel of its own.
 TEST(HostCalls, MoreTokensAskForSixLaunches) {
-  EXPECT_EQ(steady_calls(false, 17), (Calls{{"launch", 6}}));
+  EXPECT_EQ(steady_calls(false, 129), (Calls{{"launch", 6}}));
 }
 
 // Their number of rows, a counter, two GEMMs and a gate; and the sum with the routed experts' rows.
