@@ -260,8 +260,8 @@ __device__ __noinline__ inline bool await_weights(
 }
 
 // One warp weights and sums the rows of each message.  Returns false when the kernel must end.  No
-// register holds anything but the item over the call of a function.  All warps of a block do it:
-// what they send is little, and until it has been sent, the sums that others wait for are not made.
+// register holds anything but the item over the call of a function.  All warps of a block do it
+// before any receives, since the sums of all ranks wait for what is sent.
 template <typename Type, typename Word>
 __device__ bool send_sums(const Args& args, const Block& block) {
   const CudaLowLatencyLayout& layout = args.combine.call.layout;
