@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "core/cuda/runtime.h"
+#include "core/is_captured.h"
 #include "moebius/log.h"
 
 namespace moebius {
@@ -55,11 +55,6 @@ class ReleasedAfter {
   std::shared_ptr<void> owner_;
   Stream stream_;
 };
-
-bool is_captured(const Stream& stream) {
-  const Device device = stream.device();
-  return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0;
-}
 
 }  // namespace
 

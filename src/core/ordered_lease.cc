@@ -6,17 +6,12 @@
 #include <optional>
 #include <utility>
 
-#include "core/cuda/runtime.h"
 #include "core/deferred_release.h"
+#include "core/is_captured.h"
 
 namespace moebius {
 
 namespace {
-
-bool is_captured(const Stream& stream) {
-  const Device device = stream.device();
-  return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0;
-}
 
 bool is_same(const Stream& a, const Stream& b) {
   return a.native_handle() == b.native_handle() && a.device() == b.device();

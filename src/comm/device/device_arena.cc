@@ -7,14 +7,12 @@
 #include "core/cuda/runtime.h"
 #include "core/deferred_release.h"
 #include "core/device_traits.h"
+#include "core/is_captured.h"
 
 namespace moebius::comm {
 
 Launch launch_on(const Stream& stream) {
-  const Device device = stream.device();
-  return device.is_cuda() && cuda::capture_id(stream.native_handle(), device.index) != 0
-             ? Launch::kCaptured
-             : Launch::kNow;
+  return is_captured(stream) ? Launch::kCaptured : Launch::kNow;
 }
 
 Tensor DeviceArena::take(int64_t bytes, Launch launch) {
