@@ -20,7 +20,7 @@ namespace moebius {
 class OrderedLease {
  public:
   explicit OrderedLease(std::shared_ptr<void> memory);
-  // What is still in use is released after the work that uses it.
+  // The destructor releases memory that is still in use after the work that uses it.
   ~OrderedLease();
   OrderedLease(OrderedLease&&) noexcept;
   OrderedLease& operator=(OrderedLease&&) = delete;

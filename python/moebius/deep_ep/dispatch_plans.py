@@ -75,7 +75,7 @@ class _Plan:
         ]
 
 
-# What one call at a time may use: a struct, the arrays that the call gives, and the counts i64 [L].
+# One call at a time uses these: a struct, the arrays that the call gives, and the counts i64 [L].
 _Filled = Tuple[FilledFrame, WantedArrays, Any]
 
 

@@ -231,7 +231,7 @@ __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys
   const int num_slots = static_cast<int>(a.num_slots);
   const int num_threads = static_cast<int>(blockDim.x);
   for (int slot = static_cast<int>(threadIdx.x); slot < kFew; slot += num_threads) {
-    // Behind all buckets is what fills up the last load.
+    // The words that fill up the last load count as behind all buckets.
     keys[slot] = slot < num_slots ? bucket_of(a, a.ids[slot]) : a.num_buckets;
   }
   if (threadIdx.x < a.num_cleared) {
@@ -275,7 +275,8 @@ __host__ __device__ constexpr int share_words(int num_buckets) {
 
 // Makes a SlotOrder by the CTAs of a cluster, which is the grid.  Each has `num` neighbouring
 // slots, at most kShareSlots and no more than it has threads, and the first CTA has the first of
-// them.  `memory` is shared memory of share_words().  Its code is a third of that of place_slots().
+// them.  `memory` is shared memory of share_words().  Its code is a third of that of place_slots(),
+// since a warp alone sums the counts, by fewer instructions than exclusive_scan() has.
 __device__ __forceinline__ void place_share(const SlotSort& a,
                                             int64_t first,
                                             int num,

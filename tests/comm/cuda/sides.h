@@ -35,7 +35,7 @@ struct Sides {
         device(gpu.device()),
         stream(Stream::cuda(device.index)) {}
 
-  // What these give may be dropped while the stream still reads it.
+  // Tests may drop the tensors that these give while the stream still reads them.
   Tensor up(const Tensor& t) const {
     Tensor there = t ? to_device(t, device, stream) : Tensor();
     if (there) {

@@ -84,7 +84,7 @@ __device__ __forceinline__ bool find_rows(
   bool asks_for_all = kSum == LowLatencySum::kRanks;
 #pragma unroll 1
   for (int polls = 0; polls < kInlinePolls && missing != 0; ++polls) {
-    // Of many rows only the first that is missing is asked for, until it comes.
+    // A warp asks for the first of many missing rows alone, until that has come.
     if (waits && (asks_for_all || (missing & (1u << lane_id()) - 1) == 0)) {
       waits = !sees_row(args.combine, block, token, part);
     }

@@ -118,9 +118,9 @@ __device__ __forceinline__ void find_tiles(const RowGroups& rows, Shared& shared
   __syncthreads();
 }
 
-// The items of a warp.  All warps begin with one, or where there are fewer, each block has as many
-// as any other, since all SMs together read faster.  Whoever is through with an item takes the
-// next.
+// The items of a warp.  All warps begin with one each.  Where there are fewer items, they are dealt
+// out evenly to the blocks, since all SMs together read faster.  A warp that is through with an
+// item takes the next.
 class Items {
  public:
   __device__ __forceinline__ Items(const Args& args, int num)
