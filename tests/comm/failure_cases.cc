@@ -62,15 +62,18 @@ void send_too_many_blocks(Group& group, int guilty) {
 
 void stall_in_an_exchange(Group& group, int guilty) {
   gather(group, "layout");
-  // The blocks are large, so that the bytes cannot go anywhere without their receiver.
-  const std::vector<std::byte> out(8'000'000);
-  std::vector<std::byte> in(out.size());
+  // The block is large, so that the bytes cannot go anywhere without their receiver.  Ranks without
+  // a part in it have no memory for it: 64 ranks that fill 8 MB each take longer than the deadline.
+  const int sender = (guilty + 1) % group.size();
+  const bool takes_part = group.rank() == guilty || group.rank() == sender;
+  std::vector<std::byte> block(takes_part ? 8'000'000 : 0);
+  const auto bytes = static_cast<int64_t>(block.size());
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   if (group.rank() == guilty) {
-    recvs.push_back({(guilty + 1) % group.size(), in.data(), 8'000'000});
-  } else if (group.rank() == (guilty + 1) % group.size()) {
-    sends.push_back({guilty, out.data(), 8'000'000});
+    recvs.push_back({sender, block.data(), bytes});
+  } else if (group.rank() == sender) {
+    sends.push_back({guilty, block.data(), bytes});
   }
   const auto exchange = group.start_exchange("dispatch", sends, recvs);
   if (group.rank() == guilty) {
