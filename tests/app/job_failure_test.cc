@@ -78,7 +78,7 @@ Outcome run_job(const std::string& backend,
                           " run --group mpi --repeat 1000000 --model " + tiny_model() +
                           " --all2all " + backend;
   const std::string line = "MOEBIUS_TIMEOUT_MS=" + std::to_string(kTimeoutMs) +
-                           " timeout -k 5 60 " + MOEBIUS_TEST_MPIEXEC + " " + launcher_options +
+                           " timeout -k 5 100 " + MOEBIUS_TEST_MPIEXEC + " " + launcher_options +
                            " -np " + std::to_string(kRanks) + " sh -c '" + job + "' > " +
                            (scratch / "out") + " 2>&1";
   auto ended = std::async(std::launch::async, [&] { return std::system(line.c_str()); });
@@ -134,15 +134,24 @@ void expect_one_message(const Outcome& outcome, int missing) {
   EXPECT_TRUE(std::regex_match(said[0], expected)) << said[0];
 }
 
-TEST(JobFailure, AStoppedProcessIsNamedAtTheDeadline) {
-  for (const char* backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
-    SCOPED_TRACE(backend);
-    const Outcome outcome = run_job(backend, 1, SIGSTOP);
-    expect_one_message(outcome, 1);
-    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
-    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
-  }
+using Backend = ::testing::TestWithParam<const char*>;
+constexpr auto by_name = [](const auto& backend) { return std::string(backend.param); };
+
+class JobFailureOf : public Backend {};
+
+TEST_P(JobFailureOf, AStoppedProcessIsNamedAtTheDeadline) {
+  const Outcome outcome = run_job(GetParam(), 1, SIGSTOP);
+  expect_one_message(outcome, 1);
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+  EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         JobFailureOf,
+                         ::testing::Values("allgather_reducescatter",
+                                           "high_throughput",
+                                           "low_latency"),
+                         by_name);
 
 TEST(JobFailure, TheFirstRankCanBeTheOneThatStops) {
   const Outcome outcome = run_job("high_throughput", 0, SIGSTOP);
@@ -151,19 +160,22 @@ TEST(JobFailure, TheFirstRankCanBeTheOneThatStops) {
   EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
 
-TEST(JobFailure, AProcessMayStopWhileItStarts) {
-  for (const int rank : {0, 2}) {
-    const Outcome outcome = run_job("allgather_reducescatter", rank, SIGSTOP, "", Moment::kStart);
-    const std::vector<std::string> said = messages(outcome.out);
-    ASSERT_EQ(said.size(), 1u) << outcome.out;
-    const std::string expected =
-        "moebius: rank [0-2]: MPI_Init_thread did not end within 4000 ms: rank " +
-        std::to_string(rank) + " is (stopped|not there)";
-    EXPECT_TRUE(std::regex_match(said[0], std::regex(expected))) << said[0];
-    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
-    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
-  }
+class JobStart : public ::testing::TestWithParam<int> {};
+
+TEST_P(JobStart, NamesAProcessThatStops) {
+  const int rank = GetParam();
+  const Outcome outcome = run_job("allgather_reducescatter", rank, SIGSTOP, "", Moment::kStart);
+  const std::vector<std::string> said = messages(outcome.out);
+  ASSERT_EQ(said.size(), 1u) << outcome.out;
+  const std::string expected =
+      "moebius: rank [0-2]: MPI_Init_thread did not end within 4000 ms: rank " +
+      std::to_string(rank) + " is (stopped|not there)";
+  EXPECT_TRUE(std::regex_match(said[0], std::regex(expected))) << said[0];
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+  EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, JobStart, ::testing::Values(0, 2));
 
 // The last rank gathers rows of another output than the first two, which may have gone on by then.
 TEST(JobFailure, NoOutputIsWrittenWhenOneRankFails) {
@@ -193,14 +205,18 @@ TEST(JobFailure, AKilledProcessEndsTheJob) {
 }
 
 // Where the launcher lets the other processes go on, they notice at their deadline.
-TEST(JobFailure, AKilledProcessIsNamedWhereTheLauncherLetsTheOthersGoOn) {
-  for (const char* backend : {"high_throughput", "low_latency"}) {
-    SCOPED_TRACE(backend);
-    const Outcome outcome = run_job(backend, 2, SIGKILL, "--enable-recovery");
-    expect_one_message(outcome, 2);
-    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
-  }
+class JobRecovery : public Backend {};
+
+TEST_P(JobRecovery, AKilledProcessIsNamed) {
+  const Outcome outcome = run_job(GetParam(), 2, SIGKILL, "--enable-recovery");
+  expect_one_message(outcome, 2);
+  EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         JobRecovery,
+                         ::testing::Values("high_throughput", "low_latency"),
+                         by_name);
 
 }  // namespace
 }  // namespace moebius::test
