@@ -21,14 +21,15 @@ the machine: which cells are refused, and why.
 
 **Compared with** the same layer on one rank, by the same experts: what they make of every selection,
 added up as the backend is documented to add it. Every element of every rank must be equal, not close.
-Experts on GPUs, which may choose the order of a sum by the number of rows, are held to `problems/gemm_tolerance.h` over a call and to `layer_tolerance()` in every row. The reference
-itself is held to float64 by `layer_tolerance()`, scheme by scheme.
+Experts on GPUs may choose the order of a sum by the number of rows, so they are held to
+`src/problems/gemm_tolerance.h` over a call and to `layer_tolerance()` in every row. The reference itself is held to
+float64 by `layer_tolerance()`, scheme by scheme.
 
 **Where a scale is taken of all rows at hand** (fp8 and int8 per tensor without a static scale), it
 depends on who has which rows: on one rank all, with `allgather_reducescatter`
 all before the experts and the rank's own between them, with `high_throughput` those the rank has
-received, in batched formats those of the expert. Of a call in micro-batches it is those of one. The
-reference takes them likewise.
+received, in batched formats those of the expert. Where a call is cut into micro-batches, each of them
+has its own scale. The reference takes them likewise.
 
 **Taken in full**: schemes x topologies (experts `cpu_portable`); experts x schemes, and float64 x
 schemes, on 4 ranks in nodes of 2; schemes x a hidden size of 320, which ends amid a block of 128
