@@ -998,8 +998,9 @@ MOEBIUS_C_API moebius_status moebius_checkpoint_get_info(moebius_checkpoint chec
                                                          moebius_model_info* info);
 MOEBIUS_C_API moebius_status moebius_checkpoint_destroy(moebius_checkpoint checkpoint);
 /* Writes a synthetic model to a folder, which is made if need be, over a model that is there.
- * `moebius make-model --help` lists presets and formats.  num_layers 0: the preset's.  quant NULL:
- * "none".  *bytes, if not NULL, becomes what was written.  Equal seeds give equal models. */
+ * `moebius make-model --preset list` prints the presets, and --help the formats.  num_layers 0:
+ * one, or all of a tiny preset.  quant NULL: "none".  *bytes, if not NULL, becomes what was
+ * written.  Equal seeds give equal models. */
 MOEBIUS_C_API moebius_status moebius_make_model(const char* preset,
                                                 int64_t num_layers,
                                                 const char* quant,

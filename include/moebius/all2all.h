@@ -25,17 +25,16 @@
 
 namespace moebius MOEBIUS_API {
 
-// What travels quantized: rows whose scales belong to the row, also of formats of which the experts
-// take unquantized rows where nothing travels (mx and nvfp4, see
-// ExpertsTraits::takes_quantized_transfers).  A global scale for all rows is the same on every rank
+// In every backend rows travel quantized if their scales belong to the row.  This includes formats
+// (mx and nvfp4) of which the experts take unquantized rows where nothing travels; see
+// ExpertsTraits::takes_quantized_transfers.  A global scale for all rows is the same on every rank
 // and does not travel.
-//
+
 // Every rank gets every token.  Rows, ids, weights and scales are gathered, each rank computes its
 // experts (or its shard of all experts) on all rows, and the partial sums are reduced and
-// scattered. monolithic: router logits are gathered instead of ids and weights, and the kernel
-// routes. Rows are quantized before they travel.  The exception is a dynamic scale per tensor,
-// which must cover all tokens and is found after they have arrived.  A static scale is the same on
-// every rank and does not travel.
+// scattered.  monolithic: router logits are gathered instead of ids and weights, and the kernel
+// routes.  Rows with a dynamic scale per tensor, which must cover all tokens, are quantized after
+// they have arrived.
 std::unique_ptr<PrepareFinalize> make_allgather_reducescatter(Group& group,
                                                               bool monolithic = false);
 

@@ -4,9 +4,9 @@
 // Allocator: where the memory of tensors, pools, packed weights and scratch comes from.  The caller
 // may replace it for the host and for each GPU, and can ask how much there is.
 //
-// Not from allocators comes what ranks share (the windows of a Group: their memory must be mapped
-// by other processes or GPUs), the small pinned records in which kernels report to the host, what a
-// CUDA graph allocates in its own nodes, and what C++ containers of the host hold.
+// Four things do not come from allocators: what ranks share (the windows of a Group: their memory
+// must be mapped by other processes or GPUs), the small pinned records in which kernels report to
+// the host, what a CUDA graph allocates in its own nodes, and what C++ containers of the host hold.
 // Thread-safety: any thread may call any function, and so an Allocator's functions, at any time.
 #pragma once
 
@@ -26,8 +26,9 @@ class Allocator {
   // of two, 256 today).  On a GPU, which is then the thread's current device, the memory must be
   // ready for what is enqueued on `stream` (a cudaStream_t) from now on, as with cudaMallocAsync;
   // on the CPU `stream` is null.  It must not wait for a GPU, where kernels may be waiting for this
-  // rank.  It may throw, or return null; the caller of the library then sees an Error with the
-  // bytes and the device, and what the allocator has said.  The library is not called from it.
+  // rank.  It may throw, or return null; the caller of the library then sees an OutOfMemory with
+  // the bytes and the device, and what the allocator has said.  What it throws as an Error is
+  // passed on.  It must not call the library.
   virtual void* allocate(int64_t bytes, int64_t alignment, Device device, void* stream) = 0;
 
   // Takes back what allocate() of this object gave.  On a GPU, work that was enqueued on `stream`

@@ -73,8 +73,9 @@ class Checkpoint {
   // Looks once at each element it loads, since NaN would spread without a hint where it began.  A
   // layer that chooses experts by token ids comes without a router, and a warning says so.  Another
   // warning names the tensors of the layer that nothing reads.
-  // Throws InvalidArgument naming file, tensor and both values, and Unsupported where the tensors'
-  // layout cannot be loaded in this way.
+  // Throws InvalidArgument for a layer without experts, and for what is wrong in the files, naming
+  // file, tensor and both values; and Unsupported where the tensors' layout cannot be loaded in
+  // this way.
   MoeLayerWeights load_layer(int64_t layer, const LoadOptions& options = {}) const;
   // The prefix of the layer's MoE block as the checkpoint writes it ("model.layers.1.mlp").  Throws
   // InvalidArgument where the router there does not have the sizes of config.json.

@@ -132,12 +132,13 @@ struct DispatchInput {
   int64_t most_early_rows = 0;  // 0: any number
   // The outputs are then the first M rows of these tensors, which may not overlap the inputs.  They
   // have one room, the same on every rank and at least the capacity, if there is one; where the
-  // rank with most rows gets more than that, all ranks throw InvalidArgument.  Not with early_rows.
+  // rank with most rows gets more than that, all ranks throw InvalidArgument.  They cannot be
+  // combined with early_rows.
   DispatchInto into = {};
   // What layout() has found for these ids, so that nothing is counted again; optional, and given by
   // all ranks or by none.  Then topk_ids (and with them topk_weights) may be left out: tokens go
-  // where is_token_in_rank says, and the output has no ids.  Used are is_token_in_rank and
-  // tokens_per_expert, which may come from elsewhere.
+  // where is_token_in_rank says, and the output has no ids.  Only is_token_in_rank and
+  // tokens_per_expert are read, and they may come from elsewhere.
   // REQUIRES: where topk_ids are given, the layout is that of these ids.
   DispatchLayout layout = {};
   // CUDA: the host waits for the counts, too, and the output lists them.  CPUs always list them.

@@ -4,7 +4,7 @@
 // DLPack 1.1: tensors in and out of other libraries, without a copy where that is possible.
 //
 // Types.  f32, f16, bf16, i8, u8, i32, i64, bool, e4m3fn and e5m2, and e8m0 have codes of their
-// own. Packed types travel as vectors that fill whole bytes, 2 lanes of 4 bits or 4 lanes of 6
+// own.  Packed types travel as vectors that fill whole bytes, 2 lanes of 4 bits or 4 lanes of 6
 // bits, as torch's float4_e2m1fn_x2 does; shapes there count vectors.  One lane is also taken:
 // shapes then count elements.  A consumer that knows none of these codes gets
 // tensor.view_as(DType::kU8), and `as` is the way back.  All other types are refused by name,

@@ -247,10 +247,12 @@ class Experts {
   // Returns what apply() needs for `rows` rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
-  // Writes output, which has the shape and dtype of workspace(rows) and may not alias x.  Masked
-  // and foreign selections give zero rows, or add nothing (kNoOp); batched rows past a count are
-  // not written.  M == 0 and experts without rows are valid.  Equal inputs give equal bits, for any
-  // number of threads; at most as many threads are used as make_experts's stream had.
+  // Writes output, which has the shape and dtype of workspace(rows) and may not alias x.  The call
+  // may overwrite `intermediate` and scratch, which have at least the elements and bytes that
+  // workspace(rows) asks for; scratch is at a multiple of 256 bytes.
+  // Masked and foreign selections give zero rows, or add nothing (kNoOp); batched rows past a count
+  // are not written.  M == 0 and experts without rows are valid.  Equal inputs give equal bits, for
+  // any number of threads; at most as many threads are used as make_experts's stream had.
   // On a GPU every tensor is on its device, nothing waits on the host, and a CUDA graph can capture
   // the call.  Values are not checked there: an id that the CPU would refuse counts as masked or as
   // no adapter, and counts are cut to [0, max_rows].

@@ -32,7 +32,7 @@ namespace moebius MOEBIUS_API {
 
 struct LowLatencyOptions {
   int64_t max_tokens = 128;  // per rank and call
-  int64_t hidden = 0;
+  int64_t hidden = 0;        // H > 0, elements
   int64_t topk = 1;
   DType in_dtype = DType::kBF16;  // bf16, f16 or f32
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
@@ -181,9 +181,8 @@ class LowLatency {
 
   // On a GPU calls return before their work is done, so a failure is found later: by the next call,
   // or by this one, which throws what has become known until now.  It is a CommError for ids
-  // outside
-  // [-1, E) and for experts that are named too often, too.  On the CPU and over several nodes the
-  // call itself throws InvalidArgument for these two.
+  // outside [-1, E) and for experts that are named too often, too.  On the CPU and over several
+  // nodes the call itself throws InvalidArgument for these two.
   void check() const;
 
   // Excludes a rank, or takes it back: nothing is sent to an excluded rank or awaited from it, here

@@ -39,13 +39,13 @@ struct KernelOptions {
   int microbatches = 1;
   std::optional<int64_t> min_microbatch_tokens = std::nullopt;
   // Parts by columns in which results go back: while one part travels, the experts' second GEMM
-  // makes the next.  Parts are used with a single micro-batch, if the
-  // experts can make and prepare/finalize can take them.  0: num_combine_parts() chooses.
+  // makes the next.  Parts are used with a single micro-batch, if the experts can make and
+  // prepare/finalize can take them.  0: num_combine_parts() chooses.
   int combine_parts = 0;
   // Rows come in waves, and the experts' first GEMM begins before all have arrived, if the rank
-  // that receives most rows gets at least so many; 0: never.  Waves are
-  // used on GPUs with a single micro-batch, if prepare/finalize sends and the experts take them.
-  // Unset: 16384, or 0 where shared experts are computed while rows travel.
+  // that receives most rows gets at least so many; 0: never.  Waves are used on GPUs with a single
+  // micro-batch, if prepare/finalize sends and the experts take them.  Unset: 16384, or 0 where
+  // shared experts are computed while rows travel.
   std::optional<int64_t> early_rows = std::nullopt;
 };
 

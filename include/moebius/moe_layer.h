@@ -131,7 +131,7 @@ class MoeLayer {
   // The layer works on the device of `stream`; weights that are elsewhere are copied there.  With a
   // group, which must outlive the layer, construction and forward() are collective.  The weights
   // then are this rank's share, and config.parallel says which share that is.  If the ranks of the
-  // group have GPUs, `stream` belongs to this rank's GPU. Throws InvalidArgument where weights,
+  // group have GPUs, `stream` belongs to this rank's GPU.  Throws InvalidArgument where weights,
   // options, group and config do not fit each other, and Unsupported, naming what was tried, where
   // no implementation can serve them.
   MoeLayer(MoeLayerWeights weights,
@@ -152,7 +152,7 @@ class MoeLayer {
   // Throws InvalidArgument (shape, dtype, device; ids without weights, neither ids nor a router,
   // ids for a monolithic backend; on the CPU ids of experts or adapters that do not exist, which on
   // a GPU count as masked), CommError (a rank was lost; on a GPU also in an earlier call),
-  // CudaError, and Error (no memory for workspaces).
+  // CudaError, and OutOfMemory (for workspaces).
   void forward(const MoeLayerInput& input, const Tensor& output, const CallContext& context);
   void forward(const Tensor& hidden, const Tensor& output, const CallContext& context);
 
@@ -170,7 +170,7 @@ class MoeLayer {
   // computes with the new ones; see Experts::update_weights().  Each of `experts`, `shared` (with
   // shared_gate) and `router` may be left out, and stays as it is then.  The rest of `weights` is
   // not read.  The result is that of a layer made from the new weights.  Local: each rank updates
-  // its own share, and no call is under way meanwhile. Throws, before anything is written,
+  // its own share, and no call is under way meanwhile.  Throws, before anything is written,
   // InvalidArgument for what differs from the weights that the layer was made from, naming both
   // values, and Unsupported where a part that the caller brought cannot replace its weights.
   void update_weights(const MoeLayerWeights& weights, const Stream& stream);
@@ -179,7 +179,7 @@ class MoeLayer {
   // experts of that rank contribute nothing.  Every live rank makes this call before its next
   // forward().  From then on forward() takes at most config().max_num_tokens tokens, because ranks
   // cannot agree on how to split longer inputs, and throws CommError where a TP group shares
-  // tokens, because they cannot be gathered. Throws Unsupported with other backends.
+  // tokens, because they cannot be gathered.  Throws Unsupported with other backends.
   void set_dead(int rank, bool dead);
 
   // On a GPU forward() returns before its work is done, so the loss of a rank is found later: by

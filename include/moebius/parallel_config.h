@@ -26,8 +26,8 @@ enum class All2AllBackend : uint8_t {
 // Names are those of the command's option --all2all.
 std::string_view name(All2AllBackend backend);
 // Also takes vLLM's names: naive (allgather_reducescatter), deepep_high_throughput and
-// deepep_low_latency.  Returns nullopt for an unknown name; throws Unsupported for pplx, which
-// there is none of here.
+// deepep_low_latency.  Returns nullopt for an unknown name; throws Unsupported for pplx, which this
+// library does not have.
 std::optional<All2AllBackend> all2all_backend_from_name(std::string_view name);
 
 // Sizes and ranks after flattening.  A model that was started with dp and tp has dp * tp devices.

@@ -33,10 +33,10 @@ Permutation allocate_permutation(int64_t num_tokens,
                                  Device device = {});
 
 // Fills `out`, which comes from allocate_permutation, from topk_ids i32 or i64 [M, K] (-1 = masked)
-// and expert_map i32 [E] (local index or -1; undefined: ids are local). Throws InvalidArgument for
+// and expert_map i32 [E] (local index or -1; undefined: ids are local).  Throws InvalidArgument for
 // shapes, dtypes and devices that do not fit, for 2^31 slots or more, and on the CPU for an id
-// outside [-1, E), naming token, slot and id, and for a map entry outside
-// [-1, L), naming the expert.  On a GPU such slots count as foreign.
+// outside [-1, E), naming token, slot and id, and for a map entry outside [-1, L),
+// naming the expert.  On a GPU such slots count as foreign.
 // Throws Unsupported on a GPU for more than 1024 local experts.
 void make_permutation(const Tensor& topk_ids,
                       const Tensor& expert_map,

@@ -62,7 +62,9 @@ Quantized allocate_quantized(const QuantizeSpec& spec,
 // static_scale  f32 [1]: replaces the scale from the maximum for fp8 and int8 per tensor.
 // global_scale  f32 [1], nvfp4 only; when it is undefined, 448 * 6 / max|x| is computed.  None may
 //               be given with global_scale_per_row.
-// M == 0 is valid.  Throws InvalidArgument (shape, dtype) or Unsupported (forced implementation).
+// M == 0 is valid.  NaN and infinity are no errors, as activations may have them, but most codes
+// cannot say NaN, so that it becomes a number (docs/formats.md); expect_finite_weight() is for
+// weights.  Throws InvalidArgument (shape, dtype) or Unsupported (forced implementation).
 // The first implementation of src/quant/impls.cc that accepts is used; MOEBIUS_QUANT forces one.
 void quantize(const Tensor& x,
               const QuantizeSpec& spec,
@@ -70,8 +72,6 @@ void quantize(const Tensor& x,
               const Stream& stream,
               const Tensor& static_scale = {},
               const Tensor& global_scale = {});
-// NaN and infinity are no errors here, as activations may have them, but most codes cannot say NaN,
-// so that it becomes a number (docs/formats.md).  Weights are checked first, by the next function.
 // Allocates the outputs and quantizes.
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
 
@@ -109,9 +109,9 @@ struct WeightRows {
   int64_t gate_rows = 0;  // I for a gated w1, whose blocks and global scales restart there; else N
 };
 // Reads rows of a quantized or plain weight w into out [end - begin, K] f32, row-major, without
-// bias. activation_gscale is what alpha_or_gscale of an nvfp4 weight was divided by; undefined
-// means 1. All tensors are on the CPU, and the calling thread does the work. Throws InvalidArgument
-// (bounds, shapes, types) or Unsupported (a tensor is on a GPU).
+// bias.  activation_gscale is what alpha_or_gscale of an nvfp4 weight was divided by; undefined
+// means 1.  All tensors are on the CPU, and the calling thread does the work.  Throws
+// InvalidArgument (bounds, shapes, types) or Unsupported (a tensor is on a GPU).
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
                             const WeightRows& rows,

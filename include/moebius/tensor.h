@@ -35,7 +35,7 @@ class Shape {
   static constexpr int kMaxDims = 4;
 
   Shape() = default;
-  // These two throw beyond 4 dimensions or on a negative one.
+  // These two throw InvalidArgument beyond 4 dimensions or on a negative one.
   Shape(std::initializer_list<int64_t> dims)
       : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
   explicit Shape(std::span<const int64_t> dims) : size_(static_cast<int>(dims.size())) {
@@ -94,8 +94,8 @@ class Tensor {
   // that uses the storage is done, unless record_stream() has named the streams of that work, and
   // `zeros` returns when the storage is zero.
   // Both throw InvalidArgument (a row of a packed type is no whole number of bytes), Unsupported
-  // (this build or machine has no such device) and Error (out of memory, with the bytes; on a GPU
-  // it is a CudaError).
+  // (this build or machine has no such device) and OutOfMemory, or CudaError where the library's
+  // own pool of a GPU has no memory left.
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
   // Memory of a lender, who must keep it alive and in place.  borrow() and share() throw

@@ -44,7 +44,7 @@ class Transports {
   // matter if one is gone by then (LowLatencyOptions::excludes_missing).  LowLatency::size_hint()
   // tells what an object takes.  CPUs: memory that nobody touches costs nothing.  A second call
   // adds a window, and what is left of the first one is given up.  Collective; all ranks give the
-  // same number. Rank threads of GPUs still wait for each other then.  Throws InvalidArgument:
+  // same number.  Rank threads of GPUs still wait for each other then.  Throws InvalidArgument:
   // bytes < 0; Unsupported: ranks on several nodes.
   void reserve_low_latency(int64_t bytes);
 

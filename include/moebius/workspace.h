@@ -49,11 +49,11 @@ class WorkspacePool {
 
   // Returns an uninitialised tensor in the slot's buffer, on the stream's device.  It is valid
   // until the next get() of the same slot and micro-batch.  A shape with a zero dimension takes no
-  // memory. The buffer never shrinks.  It is replaced where it is too small or on another device;
+  // memory.  The buffer never shrinks.  It is replaced where it is too small or on another device;
   // on a GPU the host then waits for this stream and for the stream of the slot's last get(), since
   // earlier work may use the old buffer.  The pool does not order the streams of a slot otherwise:
-  // a slot's work goes to one stream, or the caller orders its streams by events. Throws
-  // InvalidArgument (a negative micro-batch) and Error (no memory).
+  // a slot's work goes to one stream, or the caller orders its streams by events.  Throws
+  // InvalidArgument (a negative micro-batch) and what Tensor::empty() throws without memory.
   Tensor get(int microbatch,
              WorkspaceSlot slot,
              const Shape& shape,
