@@ -49,7 +49,7 @@ Tensor compute_own_experts(const DispatchOutput& received, int first_expert) {
 
 bool is_rank_right(Group& group) {
   const auto placement = ExpertPlacement::linear(kNumExperts, kNumRanks);
-  HighThroughput transport(group, placement, {}, {});
+  HighThroughput transport(group, placement);
   const Tensor hidden = Tensor::empty({kTokens, kHidden}, DType::kF32);
   const Tensor ids = Tensor::empty({kTokens, kTopk}, DType::kI32);
   const Tensor weights = Tensor::empty({kTokens, kTopk}, DType::kF32);

@@ -77,7 +77,8 @@ def make_model(
 ) -> int:
     """Writes a synthetic model with random weights and gives its bytes.
 
-    `moebius make-model --help` lists presets and formats.  num_layers 0: the preset's."""
+    `moebius make-model --preset list` prints the presets, and --help the formats.  num_layers 0: one,
+    or all of a tiny preset."""
     written = c_int64()
     check(
         lib.make_model(

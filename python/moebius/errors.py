@@ -27,11 +27,11 @@ class Unsupported(Error, NotImplementedError):
 
 
 class CudaError(Error):
-    """An error of the CUDA runtime."""
+    """The CUDA runtime failed, or the library's pool on a GPU has no memory left."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """There was not enough memory."""
+    """The host, or an allocator that was set, had not enough memory."""
 
 
 class CommError(Error):

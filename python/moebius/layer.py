@@ -173,10 +173,12 @@ class MoeLayer(Handle):
     ) -> MoeLayer:
         """Loads a layer of a Hugging Face model folder, in a group this rank's share of it.
 
-        `layer` counts all layers of the model; None is the first that has experts.  `device`: "cpu"
-        or "cuda:N"; None: that of the group, or the CPU.  `quant`: "auto" keeps weights as they are
-        stored, "none" dequantizes them, others quantize them, as "int4_w4a16".  `placement` has the
-        rank of each expert; None is linear.  `options` are the fields of LayerOptions.  Raises
+        `path` is the folder, or a Checkpoint of it.  `layer` counts all layers of the model; None is
+        the first that has experts.  `device`: "cpu" or "cuda:N"; None: that of the group, or the
+        CPU.  `quant`: "auto" keeps weights as they are stored and quantizes activations as the
+        checkpoint says; "none" keeps them, too, and quantizes no activations; other names, such as
+        "int4_w4a16", quantize unquantized weights.  `placement` has the rank of each expert; None
+        is linear.  `options` are the fields of LayerOptions.  Raises
         InvalidArgument for files that cannot be right, unless `allow_nonfinite` also for experts'
         weights with NaN or infinity.  Collective with a group."""
         checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)

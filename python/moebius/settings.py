@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Setting:
-    """What a setting is."""
+    """A setting, as the table in docs/command.md has it."""
 
     name: str
     default: str
