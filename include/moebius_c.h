@@ -508,7 +508,7 @@ typedef struct moebius_router_config {
   float mixer_epsilon;         /* MOEBIUS_SPARSE_MIXER only */
 } moebius_router_config;
 
-/* Copied by the router; values are complete when the call is made. */
+/* Copied by the router; values are complete when the call is made.  Each is bf16, f16 or f32. */
 typedef struct moebius_router_weights {
   size_t struct_size;
   const moebius_tensor* gate;            /* [E, H]; NULL where the caller brings logits */

@@ -28,7 +28,7 @@ class Deadline {
     }
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(duration));
   }
-  // MOEBIUS_TIMEOUT_MS from now (default 60 s).
+  // MOEBIUS_TIMEOUT_MS from now (default 60 s).  Throws as setting_int() does.
   static Deadline from_settings();
 
   bool expired() const { return Clock::now() >= at_; }

@@ -41,6 +41,7 @@ class ExpertPlacement {
   // throw InvalidArgument: no expert, no rank, a rank outside [0, num_ranks).
   static ExpertPlacement from_ranks(std::vector<int> rank_of, int num_ranks);
 
+  // REQUIRES for the following: an expert in [0, num_experts()), a rank in [0, num_ranks()).
   int64_t num_experts() const { return static_cast<int64_t>(rank_of_.size()); }
   int num_ranks() const { return static_cast<int>(num_local_.size()); }
   int rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }

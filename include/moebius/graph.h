@@ -26,7 +26,7 @@ class Graph {
   // Throws what `work` throws, CudaError when `work` waits for the GPU, and Unsupported on the CPU.
   Graph(const Stream& stream, const std::function<void()>& work);
 
-  void launch() const;  // enqueues the work on the same stream
+  void launch() const;  // enqueues the work on the same stream; throws CudaError
 
  private:
   Stream stream_;

@@ -91,9 +91,10 @@ struct RouterConfig {
 
 // The tensors are on the CPU or on the router's device, and their values are complete.  The router
 // has memory of its own (as WeightMemory::kOwned in experts.h), so the caller may overwrite or free
-// what it gave.  All values are finite, but a correction_bias of -inf masks its expert.
+// what it gave.  Each is bf16, f16 or f32, and all values are finite, but a correction_bias of -inf
+// masks its expert.
 struct RouterWeights {
-  Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
+  Tensor gate = {};             // [E, H]; undefined when the caller brings logits
   Tensor bias = {};             // [E], added to the logits; optional
   Tensor correction_bias = {};  // [E], see RouterConfig; optional
   Tensor expert_scale = {};     // [E], see RouterConfig; optional

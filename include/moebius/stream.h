@@ -52,7 +52,7 @@ class Stream {
  public:
   Stream();  // cpu()
   // With num_threads 0 the setting MOEBIUS_THREADS decides, or the number of CPUs that this process
-  // may run on.  Throws InvalidArgument for a negative number.
+  // may run on.  Throws InvalidArgument for a negative number, and as setting_int() does.
   static Stream cpu(int num_threads = 0);
   // A new non-blocking stream of the device.  Its last handle may be destroyed while work is under
   // way.  Throws Unsupported as expect_usable() does.

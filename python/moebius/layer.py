@@ -178,9 +178,9 @@ class MoeLayer(Handle):
         CPU.  `quant`: "auto" keeps weights as they are stored and quantizes activations as the
         checkpoint says; "none" keeps them, too, and quantizes no activations; other names, such as
         "int4_w4a16", quantize unquantized weights.  `placement` has the rank of each expert; None
-        is linear.  `options` are the fields of LayerOptions.  Raises
-        InvalidArgument for files that cannot be right, unless `allow_nonfinite` also for experts'
-        weights with NaN or infinity.  Collective with a group."""
+        is linear.  `options` are the fields of LayerOptions.  Raises InvalidArgument for files that
+        cannot be right, unless `allow_nonfinite` also for experts' weights with NaN or infinity.
+        Collective with a group."""
         checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
         load = s.LoadOptions(
             quant=quant.encode(),

@@ -88,8 +88,8 @@ class Router(Handle):
 
     gate [E, H] makes the logits; it is None where the caller brings logits.  bias [E] is added to
     them, correction_bias [E] only where experts are chosen, and expert_scale [E] multiplies the
-    weights of chosen experts.  All are copied.  The router works on `device`, or else where its
-    weights are.  Raises InvalidArgument for what does not fit."""
+    weights of chosen experts.  All are bf16, f16 or f32, and are copied.  The router works on
+    `device`, or else where its weights are.  Raises InvalidArgument for what does not fit."""
 
     _destroy = lib.router_destroy
 
