@@ -21,7 +21,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model is."""
+    """What config.json says that layers of experts need; sizes are in elements."""
 
     family: str
     """model_type."""
@@ -41,7 +41,10 @@ class ModelInfo:
 
 
 class Checkpoint(Handle):
-    """A model folder with config.json and *.safetensors, which is only read."""
+    """A model folder with config.json and *.safetensors, which is only read.
+
+    Raises InvalidArgument, which names file and field, and Unsupported for a family or a format
+    that does not load."""
 
     _destroy = lib.checkpoint_destroy
 
@@ -77,8 +80,8 @@ def make_model(
 ) -> int:
     """Writes a synthetic model with random weights and gives its bytes.
 
-    `moebius make-model --preset list` prints the presets, and --help the formats.  num_layers 0: one,
-    or all of a tiny preset."""
+    `moebius make-model --preset list` prints the presets, and --help the formats.  num_layers 0:
+    one, or all of a tiny preset."""
     written = c_int64()
     check(
         lib.make_model(

@@ -124,9 +124,9 @@ class HighThroughput(Handle):
     """Moves rows between the ranks of a group; all layers of one shape can share it.
 
     `placement` has the rank of each expert; without it `num_experts` live linearly.  `dispatch_sms`
-    and `combine_sms` are what kernels on GPUs use, even; 0: the library chooses.  With `transports`
-    the object is shared with others of the same shape.  The layout, combine and dispatch of GPUs
-    are enqueued on torch's current stream unless `stream` names one.
+    and `combine_sms` say how many SMs kernels on GPUs use, an even number; 0: the library chooses.
+    With `transports` the object is shared with others of the same shape.  Calls on a GPU are
+    enqueued on torch's current stream unless `stream` names one.
 
     Collective where the group has GPUs, and so are dispatch and combine."""
 

@@ -114,7 +114,8 @@ class LowLatency(Handle):
     `dtype` is that of hidden states: bf16, f16 or f32.  `max_tokens` is per rank and call.
     `placement` has the rank of each expert; without it `num_experts` live linearly.
     `sums_per_rank` sends sums back instead of a row per selection; with `excludes_missing` (ranks of
-    one node) calls go on without a rank that is missed.  `num_sms` is what kernels on GPUs use.
+    one node) calls go on without a rank that is missed.  `num_sms` is how many SMs a call on a GPU
+    uses at most; 0: all.  With `transports` the object is shared with others of the same shape.
 
     Collective, and so are dispatch and combine among the ranks that are not excluded."""
 
