@@ -231,9 +231,8 @@ class Experts(Handle):
         )
         a, b, c, d, e = frame.refs
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
-        check(
-            lib.experts_forward(self._handle, a, b, c, None if expert_map is None else d, e, where)
-        )
+        mapped = None if expert_map is None else d
+        check(lib.experts_forward(self._handle or self._get(), a, b, c, mapped, e, where))
         del keep
         self._frames.append(frame)
         return out

@@ -270,7 +270,7 @@ class MoeLayer(Handle):
         where = kind.stream_of(hidden) if stream is None else named_stream(stream)
         if self._has_callbacks:
             self._kind[0] = kind
-        check(lib.layer_forward(self._handle, given, frame.out_ref, where))
+        check(lib.layer_forward(self._handle or self._get(), given, frame.out_ref, where))
         del keep, keep_ids, keep_out
         self._frames.append(frame)
         return out

@@ -27,6 +27,13 @@ def test_experts_give_the_weighted_sum() -> None:
     assert experts(hidden[:0], ids[:0], weights[:0]).shape == (0, 64)
 
 
+def test_closed_experts_say_so() -> None:
+    experts = moebius.Experts(MODEL.w1, MODEL.w2, topk=2)
+    experts.close()
+    with pytest.raises(moebius.InvalidArgument, match="this Experts has been closed"):
+        experts(*MODEL.tokens(2))
+
+
 def test_the_info_says_what_was_made() -> None:
     experts = moebius.Experts(MODEL.w1, MODEL.w2, topk=2, implementation="ref", format="batched")
     info = experts.info

@@ -316,6 +316,13 @@ def test_a_layer_ends_with_its_last_reference() -> None:
         gc.enable()
 
 
+def test_a_closed_layer_says_so() -> None:
+    layer = make()
+    layer.close()
+    with pytest.raises(moebius.InvalidArgument, match="this MoeLayer has been closed"):
+        layer(MODEL.tokens(2)[0])
+
+
 def test_results_outlive_their_layer() -> None:
     layer = make()
     hidden = MODEL.tokens(4)[0]
