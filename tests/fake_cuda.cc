@@ -23,6 +23,8 @@ cudaError_t note(const char* function) {
   return cudaSuccess;
 }
 
+bool events_are_complete = true;
+
 // An address that stands for an object of the runtime.
 template <typename Handle>
 Handle next_handle() {
@@ -58,6 +60,10 @@ namespace moebius::testing {
 
 std::map<std::string, int> take_cuda_calls() {
   return std::exchange(calls(), {});
+}
+
+void complete_events(bool are_complete) {
+  events_are_complete = are_complete;
 }
 
 }  // namespace moebius::testing
@@ -245,7 +251,8 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
   return note("cudaEventRecord");
 }
 cudaError_t cudaEventQuery(cudaEvent_t) {
-  return note("cudaEventQuery");
+  note("cudaEventQuery");
+  return events_are_complete ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return note("cudaEventSynchronize");

@@ -15,5 +15,7 @@ namespace moebius::testing {
 // How often each function of the runtime has been called since the last call of this function.
 // Launches of all kinds count as "launch".
 std::map<std::string, int> take_cuda_calls();
+// From now on events are complete when they are asked for, as they are at first, or are not.
+void complete_events(bool are_complete);
 
 }  // namespace moebius::testing

@@ -30,7 +30,8 @@ class OrderedLease {
   // where the stream is captured, since it cannot wait.
   std::shared_ptr<void> lend(const Stream& stream);
   bool is_taken() const { return !lent_.expired(); }
-  // Whether the work that has used the memory is done.  REQUIRES: !is_taken().
+  // Whether the work that has used the memory is done.  Once it is, it stays so until the memory is
+  // lent.  REQUIRES: !is_taken().
   bool is_done() const;
 
   // Notes that the stream uses what an object of this class has lent.  Returns the handle to keep

@@ -21,7 +21,11 @@ int64_t BankPool::pick(comm::Launch launch) const {
     if (bank.is_taken() || !is_better(static_cast<int64_t>(i))) {
       continue;
     }
-    if (launch == comm::Launch::kCaptured ? bank.ordered.is_done() : !bank.is_of_graphs) {
+    // Whoever launches graphs orders what they do with their banks.
+    const bool may_have = launch == comm::Launch::kCaptured
+                              ? bank.is_of_graphs || bank.ordered.is_done()
+                              : !bank.is_of_graphs;
+    if (may_have) {
       best = static_cast<int64_t>(i);
     }
   }
