@@ -15,13 +15,15 @@ struct RowSpan {
   int64_t end;
 };
 
+// Why from L2: a kernel that begins while the one ahead ends may ask for settled sizes when L1 still
+// has those of an earlier call.
 __device__ __forceinline__ RowSpan group_rows(const RowGroups& rows, int g) {
   if (rows.offsets != nullptr) {
-    return {rows.offsets[g], rows.offsets[g + 1]};
+    return {__ldcg(rows.offsets + g), __ldcg(rows.offsets + g + 1)};
   }
   int64_t count = rows.max_rows;
   if (rows.counts != nullptr) {
-    count = min(max(int64_t{rows.counts[g]}, int64_t{0}), rows.max_rows);
+    count = min(max(int64_t{__ldcg(rows.counts + g)}, int64_t{0}), rows.max_rows);
   }
   const int64_t begin = g * rows.max_rows;
   return {begin, begin + count};
