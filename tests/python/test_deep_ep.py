@@ -411,6 +411,9 @@ def test_what_is_refused_is_refused_by_name() -> None:
             buffer.low_latency_dispatch(x.bfloat16(), ids, 8, EXPERTS, use_ue8m0=True)
         (rows, *_, handle, _), layout = dispatch(buffer, x, ids)
         per_rank, per_node, in_rank, per_expert = layout
+        for nothing in ((), (x, None, None)):
+            with pytest.raises(moebius.InvalidArgument, match=f"x is a tuple of {len(nothing)}"):
+                buffer.dispatch(nothing, None, *layout, ids)
         for wrong in (ids[0], ids.float(), ids[:2], ids.double()):
             with pytest.raises(moebius.InvalidArgument):
                 buffer.dispatch(x, None, *layout, wrong)

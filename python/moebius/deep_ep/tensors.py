@@ -75,7 +75,10 @@ def expect_tensor(x: Any, what: str, dims: int) -> Any:
 
 def split_scales(x: Any) -> tuple[Any, Optional[Any]]:
     """Rows, and the scales that came with them as a pair."""
-    rows, scales = x if isinstance(x, (tuple, list)) else (x, None)
+    pair = x if isinstance(x, (tuple, list)) else (x, None)
+    if len(pair) != 2:
+        raise InvalidArgument(f"x is a tuple of {len(pair)}, expected a tensor, or rows and scales")
+    rows, scales = pair
     expect_tensor(rows, "x", 2)
     if scales is not None:
         expect_tensor(scales, "the scales of x", 2)
