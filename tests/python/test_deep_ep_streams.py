@@ -15,6 +15,7 @@ if torch is None:
 
 from moebius.deep_ep import EventHandle, EventOverlap, comm_stream
 from moebius.deep_ep.comm_stream import CommStreams
+from moebius.deep_ep.high_throughput_calls import send_rows
 
 GPU = torch.device("cuda", 0)
 
@@ -80,6 +81,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     monkeypatch.setattr(comm_stream, "cuda", made)
     monkeypatch.setattr(comm_stream, "raw_stream", lambda index: made.current.cuda_stream)
     monkeypatch.setattr(comm_stream, "current_torch_stream", lambda gpu: made.current)
+    monkeypatch.setattr(comm_stream, "wrapped_stream", lambda gpu, stream: stream)
     monkeypatch.setattr(comm_stream, "capture_of", lambda stream: 0)
     return made
 
@@ -131,6 +133,43 @@ def test_a_call_after_an_event_has_memory_of_its_own_stream(cuda: Cuda) -> None:
     there = Tensor(comm)
     streams.end(turn, (given,), made_there=(there,))
     assert there.users == [first]
+
+
+class Rows:
+    """What a dispatch has brought, which notes the stream that its tensors are given for."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.users: list[Any] = []
+
+    def payloads_and(self, *names: str) -> tuple[list[Any], list[Any]]:
+        self.users.append(self._stream)
+        return [], [None for _ in names]
+
+
+class Transport:
+    def dispatch(self, *arguments: Any, stream: Any, **options: Any) -> Rows:
+        return Rows(stream.cuda_stream)
+
+
+class OnGpu:
+    is_cuda = True
+    shape = (1, 8)
+
+    def element_size(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("room", [0, 4])
+def test_rows_are_given_back_after_the_stream_of_the_caller(cuda: Cuda, room: int) -> None:
+    streams, first = CommStreams(), cuda.current
+    turn = streams.begin(GPU, None, True)
+    transport: Any = Transport()
+    with cuda.stream(turn.stream):  # as ElasticBuffer does
+        assert turn.user() == first.cuda_stream
+        rows: Any
+        rows, *_ = send_rows(transport, [OnGpu()], None, None, room, turn)
+    assert rows.users == [first.cuda_stream]
 
 
 def test_on_the_cpu_there_is_nothing_to_wait_for(cuda: Cuda) -> None:

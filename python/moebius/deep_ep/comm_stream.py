@@ -25,7 +25,12 @@ class Turn:
     """The stream of one call.  None stands for torch's current one, and for the CPU."""
 
     def __init__(
-        self, stream: Any, is_async: bool, is_apart: bool = False, cuda_stream: int = 0
+        self,
+        stream: Any,
+        is_async: bool,
+        is_apart: bool = False,
+        cuda_stream: int = 0,
+        current: int = 0,
     ) -> None:
         self.stream = stream
         self.is_async = is_async
@@ -33,6 +38,8 @@ class Turn:
         """Whether the stream has not waited for torch's current one.  Memory that torch gives for
         that one may still be in use there."""
         self._cuda_stream = cuda_stream
+        self._current = current
+        """torch's current stream when the call began.  Its body may run where another is current."""
 
     def handle(self, gpu: Optional[int]) -> Optional[int]:
         """The library's handle of the stream, for tensors on this GPU; None on the CPU."""
@@ -44,14 +51,14 @@ class Turn:
 
     def user(self) -> Optional[int]:
         """The library's handle of the stream that uses results last, which then give their memory
-        back: torch's current one; None where that is the stream of the call."""
+        back: torch's current one when the call began; None where that is the stream of the call."""
         if self.stream is None or not self.is_async:
             return None
-        return current_stream(self.stream.device.index)
+        return wrapped_stream(self.stream.device.index, self._current)
 
     def adopt(self, result: Any) -> None:
-        """Lets a result of the library give its memory back only after what the current stream
-        does with it from now on."""
+        """Lets a result of the library give its memory back only after what the stream user() does
+        with it.  Call this before its tensors are read."""
         if self.stream is not None and self.is_async:
             result._stream = self.user()
 
@@ -130,7 +137,7 @@ class CommStreams:
         if device.type == "cpu":
             return Turn(None, is_async)
         current = stream = current_torch_stream(device.index)
-        awaited = cuda_stream = raw_stream(device.index)
+        here = awaited = cuda_stream = raw_stream(device.index)
         is_apart = is_async and previous is not None and lane is not None
         if is_async:
             lane = self._lane(device)
@@ -143,7 +150,7 @@ class CommStreams:
             stream.wait_event(previous)
         if lane is not None:
             lane.follow(stream, cuda_stream, awaited)
-        return Turn(stream, is_async, is_apart, cuda_stream)
+        return Turn(stream, is_async, is_apart, cuda_stream, here)
 
     def end(
         self,

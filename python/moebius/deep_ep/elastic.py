@@ -272,10 +272,9 @@ class ElasticBuffer:
             topk_idx.contiguous(),
             topk_weights,
             room,
+            turn,
             expert_alignment=alignment,
-            stream=turn.stream,
         )
-        turn.adopt(rows)
         num_rows = room if room and on_gpu else len(rows.x)
         route = Route(transport, rows, num_rows, room or num_rows, ids)
         num_local = ranks.num_local_experts(num_experts)

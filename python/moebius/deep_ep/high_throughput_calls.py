@@ -28,13 +28,16 @@ def send_rows(
     topk_idx: Any,
     topk_weights: Any,
     room: int,
+    turn: Turn,
     **options: Any,
 ) -> tuple[Dispatched, list[Any], Any, Any]:
     """A dispatch whose outputs have `room` rows, or as many as arrive where it is 0.  Gives the
-    result and its tensors: payloads, ids and weights.  With room no host waits for a GPU, and the
-    ids of rows past the end are -1."""
+    result, which the turn has adopted, and its tensors: payloads, ids and weights.  With room no
+    host waits for a GPU, and the ids of rows past the end are -1."""
+    options["stream"] = turn.stream
     if room == 0:
         rows = transport.dispatch(payloads, topk_idx, topk_weights, lists_counts=True, **options)
+        turn.adopt(rows)
         return rows, *_tensors_of(rows)
     x = payloads[0]
     if x.is_cuda:
@@ -42,6 +45,7 @@ def send_rows(
         rows = transport.dispatch(
             payloads, topk_idx, topk_weights, capacity=room, combine_row_bytes=row_bytes, **options
         )
+        turn.adopt(rows)
         return rows, *_tensors_of(rows)
     into = [torch.empty((room, *p.shape[1:]), dtype=p.dtype, device="cpu") for p in payloads]
     ids = weights = None
@@ -242,12 +246,11 @@ class HighThroughputCalls:
             ids,
             weights,
             room,
+            turn,
             expert_alignment=expert_alignment,
             is_token_in_rank=in_rank,
             tokens_per_expert=per_expert,
-            stream=turn.stream,
         )
-        turn.adopt(rows)
         counts = [] if room else list_counts(rows)
         num_rows = room if room and x.is_cuda else rows.x.shape[0]
         made = DispatchHandle(transport, num_rows, room or num_rows, in_rank, ranks)
@@ -298,7 +301,7 @@ class HighThroughputCalls:
                 _, groups = scales.shape
                 key += ("scales", len(payloads), groups, scales.dtype, scales.get_device())
             plan = self._dispatch_plans.get(key)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return None, _NO_SIZES
         if plan is None:
             if not can_plan(payloads) or (has_room and not x.is_cuda):
