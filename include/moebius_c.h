@@ -412,6 +412,30 @@ typedef struct moebius_placement {
   int64_t num_experts;
 } moebius_placement;
 
+/* Which physical experts a model should have, by the load of its logical experts;
+ * moebius/rebalance.h has the rule.  Physical experts are slots, numbered rank by rank, of which
+ * the first P % R ranks have one more. */
+typedef struct moebius_rebalance_options {
+  size_t struct_size;
+  int64_t num_physical; /* P, at least num_experts */
+  int64_t num_groups;   /* groups of neighbours that are best kept on one node; 0: 1 */
+  int64_t num_nodes;    /* 0: 1 */
+  int64_t num_ranks;    /* R; 0: 1 */
+  const char* policy;   /* NULL or "deepseek" */
+} moebius_rebalance_options;
+typedef struct moebius_rebalanced {
+  size_t struct_size;
+  int64_t* physical_to_logical; /* [num_layers, P], written */
+  int64_t* replica_index;       /* [num_layers, P], written: from 0 for each expert; may be NULL */
+  int64_t* replica_count;       /* [num_layers, num_experts], written; may be NULL */
+} moebius_rebalanced;
+/* load [num_layers, num_experts] on the host: each finite and at least 0. */
+MOEBIUS_C_API moebius_status moebius_rebalance(const float* load,
+                                               int64_t num_layers,
+                                               int64_t num_experts,
+                                               const moebius_rebalance_options* options,
+                                               const moebius_rebalanced* out);
+
 /* ----------------------------------------------------------------------- quantization --- */
 
 enum {

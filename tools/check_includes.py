@@ -39,7 +39,7 @@ PUBLIC_HEADERS = {
     " profile row_arrivals settings slot_order stream support tensor version",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
-    "comm": "dispatch group low_latency low_latency_rows transports",
+    "comm": "dispatch group low_latency low_latency_rows rebalance transports",
     "experts": "experts permute",
     "layer": "all2all layer_call modular_kernel moe_layer parallel_config prepare_finalize"
     " shared_experts tolerance weight_and_reduce workspace",

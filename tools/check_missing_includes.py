@@ -73,6 +73,7 @@ NAMES = [
     ("numbers", "numbers"),
     ("numeric", "accumulate gcd inclusive_scan inner_product iota partial_sum"),
     ("optional", "nullopt optional"),
+    ("queue", "priority_queue"),
     ("random", "minstd_rand mt19937 mt19937_64 normal_distribution uniform_int_distribution uniform_real_distribution"),
     ("regex", "regex regex_constants regex_error regex_match regex_replace regex_search sregex_iterator"),
     ("set", "multiset set"),

@@ -5,7 +5,7 @@
 A test compares this file with the header."""
 from __future__ import annotations
 
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 from . import _structs as s
@@ -66,6 +66,16 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "group_abort": (c_int32, [c_void_p, c_char_p]),
     "group_set_dead": (c_int32, [c_void_p, c_int32, c_int32]),
     "group_destroy": (c_int32, [c_void_p]),
+    "rebalance": (
+        c_int32,
+        [
+            POINTER(c_float),
+            c_int64,
+            c_int64,
+            POINTER(s.RebalanceOptions),
+            POINTER(s.Rebalanced),
+        ],
+    ),
     "quantized_shapes": (
         c_int32,
         [POINTER(s.QuantSpec), c_int64, c_int64, s.Device, POINTER(s.Quantized)],

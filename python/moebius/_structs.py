@@ -198,6 +198,26 @@ class Placement(Struct):
     ]
 
 
+class RebalanceOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("num_physical", c_int64),
+        ("num_groups", c_int64),
+        ("num_nodes", c_int64),
+        ("num_ranks", c_int64),
+        ("policy", c_char_p),
+    ]
+
+
+class Rebalanced(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("physical_to_logical", POINTER(c_int64)),
+        ("replica_index", POINTER(c_int64)),
+        ("replica_count", POINTER(c_int64)),
+    ]
+
+
 class QuantSpec(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
