@@ -1,19 +1,21 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: on which rank each expert lives.
+"""Placement: on which rank each expert lives, and how many replicas it should have.
 
 Wherever a function takes a placement, it takes the ranks of all experts, `ranks[e]` for expert e.
 None is the linear placement.  The local experts of a rank are ordered by their ids."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import POINTER, c_int32, cast, pointer
+from ctypes import POINTER, c_float, c_int32, c_int64, cast, pointer
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from . import _structs as s
-from .errors import InvalidArgument
+from ._library import lib
+from .errors import InvalidArgument, check
 
-__all__ = ["experts_of", "linear"]
+__all__ = ["Rebalanced", "experts_of", "linear", "rebalance"]
 
 
 def linear(num_experts: int, num_ranks: int) -> list[int]:
@@ -29,6 +31,85 @@ def linear(num_experts: int, num_ranks: int) -> list[int]:
 def experts_of(rank: int, ranks: Sequence[int]) -> list[int]:
     """The experts that live on a rank, in the order of its local experts."""
     return [expert for expert, owner in enumerate(ranks) if owner == rank]
+
+
+@dataclass(frozen=True)
+class Rebalanced:
+    """The physical experts of each layer: slots that hold a logical expert, an id of the model.
+
+    All are numpy arrays of int64.  E logical experts, P physical ones, X replicas at most."""
+
+    physical_to_logical: Any
+    """[layers, P]: the expert in each slot.  Slots are numbered rank by rank, as linear(P, R)."""
+    logical_to_physical: Any
+    """[layers, E, X]: the slots of each expert, -1 behind the last one."""
+    replica_count: Any
+    """[layers, E]: how many slots each expert has, at least 1."""
+
+
+def rebalance(
+    load: Any,
+    num_physical: int,
+    *,
+    num_groups: int = 1,
+    num_nodes: int = 1,
+    num_ranks: int = 1,
+    policy: str = "deepseek",
+) -> Rebalanced:
+    """Says which experts should have replicas, and where all should live, by their load.
+
+    load [layers, E] is what each logical expert has had to do: numpy, torch or nested lists of
+    numbers that are finite and at least 0.  There are num_physical slots, at least E.
+
+    The policy "deepseek" gives what DeepSeek's EPLB gives.  Replicas go to the expert with the
+    largest load per replica, and slots are packed into ranks, heaviest first, each into the lightest
+    rank with room.  Where num_nodes divides num_groups, num_physical and num_ranks, and num_groups
+    divides E, groups of neighbouring experts are packed into nodes first, so that each stays on
+    one; otherwise the whole is one node.  Slots need not be a multiple of ranks.
+
+    Raises InvalidArgument for other values.  Needs numpy."""
+    import numpy as np
+
+    if hasattr(load, "detach"):  # a torch tensor, maybe of a GPU or of a type that numpy lacks
+        load = load.detach().cpu().double().numpy()
+    try:
+        loads = np.ascontiguousarray(load, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"load is no array of numbers: {error}") from None
+    if loads.ndim != 2:
+        raise InvalidArgument(f"load has {loads.ndim} dimensions, expected 2: [layers, experts]")
+    num_layers, num_experts = loads.shape
+    sizes = (num_physical, num_groups, num_nodes, num_ranks)
+    if min(sizes) < 1:  # 0 is a default of the library's
+        raise InvalidArgument(
+            f"num_physical, num_groups, num_nodes and num_ranks are {', '.join(map(str, sizes))}, "
+            "expected at least 1"
+        )
+    # What the library refuses is not worth memory.
+    num_slots = num_physical if num_experts <= num_physical <= 1 << 20 else 0
+    slots = np.empty((num_layers, num_slots), np.int64)
+    indices = np.empty_like(slots)
+    counts = np.empty((num_layers, num_experts), np.int64)
+
+    def at(array: Any, c_type: Any = c_int64) -> Any:
+        return cast(array.ctypes.data, POINTER(c_type))
+
+    options = s.RebalanceOptions(
+        num_physical=num_physical,
+        num_groups=num_groups,
+        num_nodes=num_nodes,
+        num_ranks=num_ranks,
+        policy=policy.encode(),
+    )
+    places = s.Rebalanced(
+        physical_to_logical=at(slots), replica_index=at(indices), replica_count=at(counts)
+    )
+    check(lib.rebalance(at(loads, c_float), num_layers, num_experts, options, places))
+    most = int(counts.max()) if counts.size else 1
+    replicas = np.full((num_layers, num_experts, most), -1, np.int64)
+    layers = np.arange(num_layers)[:, None]
+    replicas[layers, slots, indices] = np.arange(num_slots)
+    return Rebalanced(slots, replicas, counts)
 
 
 def placement_pointer(ranks: Optional[Sequence[int]]) -> Any:
