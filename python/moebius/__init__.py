@@ -21,6 +21,9 @@ Calls release the GIL.  Errors are exceptions of this module (Error and its subc
 KeyboardInterrupt ends waits for other ranks.  docs/python.md has more."""
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from . import placement
 from ._library import lib as _lib
 from ._streams import Stream
@@ -61,6 +64,16 @@ from .tensors import Array, SupportsDLPack
 from .transports import Pending, Result, Transports, TransportStatistics
 
 __version__: str = _lib.version().decode()
+
+# Modules that import torch, so only where somebody asks for them.
+_MODULES = ("deep_ep", "torch_ops", "transformers")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "PER_TENSOR",

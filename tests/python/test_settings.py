@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import ROOT, Weights, torch
+from test_groups import run_program
 
 import moebius
 
@@ -120,6 +121,15 @@ def test_every_name_of_a_module_that_is_listed_exists() -> None:
         found = importlib.import_module(f"moebius.{module.name}")
         for name in getattr(found, "__all__", []):
             assert hasattr(found, name), f"{module.name}.{name}"
+
+
+def test_modules_that_import_torch_are_found_by_name() -> None:
+    program = "import moebius, sys; assert 'torch' not in sys.modules; print(moebius.deep_ep.install)"
+    assert "function install" in run_program(program)[0]
+    if torch is not None:
+        assert moebius.transformers.register and moebius.torch_ops
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        moebius.nothing
 
 
 def test_help_reads_from_the_top() -> None:
