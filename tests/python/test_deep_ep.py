@@ -56,7 +56,10 @@ ours.install()
 import deep_ep, deep_ep.utils, deep_ep.utils.event
 from deep_ep import Buffer, Config, ElasticBuffer, EPHandle, EventHandle, EventOverlap, topk_idx_t
 from deep_ep.utils import EventHandle as again
+from deep_ep.buffers import elastic, legacy
 assert deep_ep is ours and again is EventHandle and Buffer is ours.Buffer
+assert legacy.Buffer is Buffer and elastic.ElasticBuffer is ElasticBuffer
+assert legacy.EventOverlap is EventOverlap and elastic.EPHandle is EPHandle
 assert ours.__spec__.name == "moebius.deep_ep" and ours.is_installed()
 try:
     import deep_ep.nothing
@@ -436,6 +439,8 @@ def test_what_is_refused_is_refused_by_name() -> None:
         elastic = ElasticBuffer(group)
         with pytest.raises(moebius.Unsupported, match="engram, pp and agrs"):
             elastic.engram_write(x)
+        with pytest.raises(moebius.Unsupported, match="engram, pp and agrs"):
+            ElasticBuffer.get_agrs_buffer_size_hint(group, 1 << 20)
         with pytest.raises(moebius.InvalidArgument, match="expected an EPHandle"):
             elastic.combine(x, handle)
         with pytest.raises(moebius.InvalidArgument, match="neither handle nor topk_idx"):

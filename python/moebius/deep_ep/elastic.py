@@ -383,7 +383,8 @@ class ElasticBuffer:
             found = sums.x.to(dtype), sums.topk_weights
         return (*found, self._streams.end(turn, (x, topk_weights, *biases), made_there=found))
 
-    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+    @staticmethod
+    def _refuse(*arguments: Any, **options: Any) -> NoReturn:
         raise Unsupported(
             "engram, pp and agrs calls of ElasticBuffer are not there: this package has dispatch "
             "and combine"
@@ -392,6 +393,8 @@ class ElasticBuffer:
     engram_write = engram_fetch = pp_set_config = pp_send = pp_recv = _refuse
     create_agrs_session = destroy_agrs_session = agrs_new_session = agrs_set_config = _refuse
     agrs_get_inplace_tensor = all_gather = _refuse
+    get_agrs_buffer_size_hint = get_agrs_num_max_session_bytes = _refuse
+    get_engram_storage_size_hint = get_pp_buffer_size_hint = _refuse
 
     def __repr__(self) -> str:
         state = ", destroyed" if self._ranks is None else ""
