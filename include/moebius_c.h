@@ -226,6 +226,9 @@ MOEBIUS_C_API moebius_status moebius_stream_synchronize(moebius_stream stream);
 /* The number of the capture of a CUDA graph that the stream is in, which no other capture of the
  * process has; 0 for none, and on the CPU. */
 MOEBIUS_C_API moebius_status moebius_stream_capture_id(moebius_stream stream, uint64_t* id);
+/* The cudaStream_t, for calls of others that are enqueued on it; nobody destroys it.  Valid as long
+ * as the handle.  NULL on the CPU, and for the legacy default stream. */
+MOEBIUS_C_API moebius_status moebius_stream_get_cuda(moebius_stream stream, void** cuda_stream);
 /* Objects that were made with the stream keep it as long as they need it. */
 MOEBIUS_C_API moebius_status moebius_stream_destroy(moebius_stream stream);
 

@@ -33,6 +33,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "stream_wrap_cuda": (c_int32, [c_void_p, c_int32, POINTER(c_void_p)]),
     "stream_synchronize": (c_int32, [c_void_p]),
     "stream_capture_id": (c_int32, [c_void_p, POINTER(c_uint64)]),
+    "stream_get_cuda": (c_int32, [c_void_p, POINTER(c_void_p)]),
     "stream_destroy": (c_int32, [c_void_p]),
     "dtype_name": (c_char_p, [c_int32]),
     "dtype_bits": (c_int32, [c_int32]),

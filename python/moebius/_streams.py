@@ -49,6 +49,12 @@ class Stream:
         stream must not be destroyed while the library is in use; streams of torch never are."""
         return Stream(wrapped_stream(index, cuda_stream), f"cuda:{index}", owned=False)
 
+    @property
+    def cuda_stream(self) -> int:
+        """The cudaStream_t as a number, as torch.cuda.ExternalStream takes it; valid as long as this
+        object.  0 on the CPU, and for the legacy default stream."""
+        return create(lib.stream_get_cuda, self._handle) or 0
+
     def synchronize(self) -> None:
         """Waits until all work that was enqueued is done."""
         check(lib.stream_synchronize(self._handle))

@@ -52,6 +52,10 @@ moebius_status moebius_stream_capture_id(moebius_stream stream, uint64_t* id) {
   });
 }
 
+moebius_status moebius_stream_get_cuda(moebius_stream stream, void** cuda_stream) {
+  return giving(cuda_stream, "cuda_stream", [&] { return read_stream(stream).native_handle(); });
+}
+
 moebius_status moebius_stream_destroy(moebius_stream stream) {
   return guarded([&] { destroy_handle<StreamObject>(stream); });
 }

@@ -31,6 +31,13 @@ static void check_streams(void) {
   CHECK_OK(moebius_stream_capture_id(stream, &capture));
   CHECK_EQ(capture, 0);
   CHECK_INVALID(moebius_stream_capture_id(stream, NULL));
+  void* native = stream;
+  CHECK_OK(moebius_stream_get_cuda(stream, &native));
+  CHECK(native == NULL);
+  native = stream;
+  CHECK_OK(moebius_stream_get_cuda(NULL, &native));
+  CHECK(native == NULL);
+  CHECK_INVALID(moebius_stream_get_cuda(stream, NULL));
   CHECK_INVALID(moebius_stream_cpu(-1, &untouched));
   CHECK_INVALID(moebius_stream_cpu(0, NULL));
   CHECK_INVALID(moebius_stream_cuda(-1, &untouched));
@@ -45,6 +52,7 @@ static void check_streams(void) {
   CHECK_OK(moebius_array_record_stream(array, NULL));
   CHECK_INVALID(moebius_array_record_stream(array, UNTOUCHED));
   CHECK_BAD_HANDLES(moebius_array, stream, moebius_array_record_stream(handle, stream));
+  CHECK_BAD_OPTIONAL(moebius_stream, array, moebius_stream_get_cuda(handle, &native));
   CHECK_BAD_OPTIONAL(moebius_stream, array, moebius_stream_destroy(handle));
   CHECK_OK(moebius_array_destroy(array));
   CHECK_OK(moebius_stream_destroy(stream));

@@ -83,6 +83,7 @@ def test_streams_of_the_cpu_bound_threads() -> None:
         experts(hidden, ids, weights, stream=stream), experts(hidden, ids, weights)
     )
     stream.synchronize()
+    assert stream.cuda_stream == 0
     with pytest.raises(moebius.InvalidArgument, match="stream is a int"):
         experts(hidden, ids, weights, stream=5)
 
