@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int32, c_int64, cast, pointer
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from . import _structs as s
@@ -45,6 +45,34 @@ class Rebalanced:
     """[layers, E, X]: the slots of each expert, -1 behind the last one."""
     replica_count: Any
     """[layers, E]: how many slots each expert has, at least 1."""
+    _tables: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def physical_ids(self, topk_ids: Any, layer: int = 0) -> Any:
+        """The slots of topk_ids [T, K], numpy or torch, with which transports and layers of P experts
+        are called; -1 stays.
+
+        The selection at position t * K + k takes replica (t * K + k) % replica_count, so every rank
+        can tell which.  Slots and weights are those of one layer.  The first call with a GPU copies
+        the tables there, so make it before a CUDA graph is recorded."""
+        import numpy as np
+
+        counts, slots = self.replica_count[layer], self.logical_to_physical[layer]
+        if not hasattr(topk_ids, "detach"):
+            ids = np.asarray(topk_ids)
+            experts = np.maximum(ids, 0)
+            replicas = np.arange(ids.size).reshape(ids.shape) % counts[experts]
+            return np.where(ids < 0, -1, slots[experts, replicas]).astype(ids.dtype)
+        import torch
+
+        key = layer, topk_ids.device
+        if key not in self._tables:
+            tables = (torch.from_numpy(table.copy()) for table in (counts, slots))
+            self._tables[key] = [table.to(topk_ids.device) for table in tables]
+        counts, slots = self._tables[key]
+        known = topk_ids.clamp(min=0).long()
+        positions = torch.arange(known.numel(), device=known.device).view(known.shape)
+        chosen = slots[known, positions % counts[known]].to(topk_ids.dtype)
+        return chosen.masked_fill(topk_ids < 0, -1)
 
 
 def rebalance(

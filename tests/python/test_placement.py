@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ROOT
+from helpers import ROOT, Weights, run_threads
 
 import moebius
 from moebius import placement
@@ -36,7 +36,7 @@ def expect_consistent(made: placement.Rebalanced, num_experts: int, num_physical
     assert made.physical_to_logical.shape == (layers, num_physical)
     assert made.replica_count.shape == (layers, num_experts)
     assert made.logical_to_physical.shape == (layers, num_experts, made.replica_count.max())
-    for array in vars(made).values():
+    for array in (made.physical_to_logical, made.logical_to_physical, made.replica_count):
         assert array.dtype == np.int64
     for slots, replicas, counts in zip(
         made.physical_to_logical, made.logical_to_physical, made.replica_count
@@ -108,6 +108,50 @@ def test_torch_loads() -> None:
     for given in (load, load.to(torch.bfloat16), load.float().requires_grad_()):
         made = placement.rebalance(given, 6, num_ranks=2)
         assert (made.physical_to_logical == expected).all()
+
+
+def test_ids_choose_among_replicas_in_turn() -> None:
+    made = placement.rebalance([[8, 1, 1]], 5)
+    assert made.replica_count.tolist() == [[3, 1, 1]]
+    ids = np.array([[0, 1], [0, 0], [-1, 0]], np.int32)
+    slots = made.physical_ids(ids)
+    replicas, one = made.logical_to_physical[0, 0], made.logical_to_physical[0, 1, 0]
+    assert slots.tolist() == [[replicas[0], one], [replicas[2], replicas[0]], [-1, replicas[2]]]
+    assert slots.dtype == np.int32
+    if torch is not None:
+        for given in (torch.from_numpy(ids), torch.from_numpy(ids).long()):
+            found = made.physical_ids(given)
+            assert found.dtype == given.dtype and found.tolist() == slots.tolist()
+
+
+@pytest.mark.parametrize("backend", ["high_throughput", "low_latency"])
+def test_layers_with_replicas_give_what_layers_without_give(backend: str) -> None:
+    model, ranks = Weights(), 2
+    experts = len(model.w1)
+    made = placement.rebalance(np.arange(experts)[None], experts + 3, num_ranks=ranks)
+    owners = placement.linear(experts + 3, ranks)
+    options: Any = {"topk": 2, "backend": backend}
+    if backend == "low_latency":
+        options["format"] = "batched"
+
+    tokens = [model.tokens(5 + rank) for rank in range(ranks)]
+
+    def run(group: moebius.Group) -> None:
+        hidden, ids, weights = tokens[group.rank]
+        mine = placement.experts_of(group.rank, placement.linear(experts, ranks))
+        plain = moebius.MoeLayer(
+            model.w1[mine], model.w2[mine], num_experts=experts, group=group, **options
+        )
+        held = made.physical_to_logical[0][placement.experts_of(group.rank, owners)]
+        layer = moebius.MoeLayer(
+            model.w1[held], model.w2[held], placement=owners, group=group, **options
+        )
+        expected = plain(hidden, ids, weights)
+        found = layer(hidden, made.physical_ids(ids), weights)
+        # Low latency sums by slot, wherever the experts are; high throughput rounds rank by rank.
+        np.testing.assert_allclose(found, expected, rtol=0 if backend == "low_latency" else 1e-5)
+
+    run_threads(run, ranks)
 
 
 @pytest.mark.parametrize(
