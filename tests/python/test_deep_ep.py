@@ -89,6 +89,7 @@ except ours._install.InvalidArgument as error:
 
 def test_the_package_lists_its_names() -> None:
     assert deep_ep.topk_idx_t == torch.int64
+    assert deep_ep.__version__.split(".")[0] == "2"  # some callers ask
     assert set(deep_ep.__all__) <= set(dir(deep_ep))
     with pytest.raises(AttributeError, match="no attribute 'HybridEPBuffer'"):
         deep_ep.HybridEPBuffer

@@ -52,6 +52,9 @@ _MODULES = {
     "topk_idx_t": "tensors",
 }
 
+# DeepEP's, whose calls these are, for programs that ask.
+__version__ = "2.1.0"
+
 __all__ = [*_MODULES, "install", "is_installed", "uninstall"]
 
 
