@@ -22,10 +22,9 @@ struct DropManaged {
 };
 using ManagedTensor = std::unique_ptr<DLManagedTensor, DropManaged>;
 
-Tensor find_array(const ResultObject& result, const char* name, int32_t index) {
+void expect_array_name(const char* name, int32_t index) {
   expect(name != nullptr, "name is null, expected a text");
   expect_ge(index, 0, "index");
-  return result.array(name, index);
 }
 
 }  // namespace
@@ -37,11 +36,14 @@ WantedArrays::WantedArrays(const moebius_dlpack_arrays* given, const Stream& use
   expect_out(given_.managed, "managed");
   expect(given_.names != nullptr && given_.indices != nullptr,
          "names or indices are null, expected one of each array");
+  for (size_t i = 0; i < size(); ++i) {
+    expect_array_name(given_.names[i], given_.indices[i]);
+  }
 }
 
 void WantedArrays::expect_payloads(int32_t num_payloads) const {
   for (size_t i = 0; i < size(); ++i) {
-    if (given_.names[i] != nullptr && std::string_view(given_.names[i]) == "payload") {
+    if (std::string_view(given_.names[i]) == "payload") {
       expect_le(given_.indices[i], num_payloads - 1, "index of the payload");
     }
   }
@@ -50,7 +52,7 @@ void WantedArrays::expect_payloads(int32_t num_payloads) const {
 void WantedArrays::give(const ResultObject& result) const {
   std::vector<ManagedTensor> made(size());
   for (size_t i = 0; i < made.size(); ++i) {
-    if (Tensor array = find_array(result, given_.names[i], given_.indices[i])) {
+    if (Tensor array = result.array(given_.names[i], given_.indices[i])) {
       array.record_stream(user_);
       made[i].reset(to_dlpack(array));
     }
@@ -69,8 +71,10 @@ moebius_status moebius_result_array(moebius_result result,
                                     const char* name,
                                     int32_t index,
                                     moebius_array* array) {
-  return giving(array, "array",
-                [&] { return make_array(find_array(*Using<ResultObject>(result), name, index)); });
+  return giving(array, "array", [&] {
+    expect_array_name(name, index);
+    return make_array(Using<ResultObject>(result)->array(name, index));
+  });
 }
 
 moebius_status moebius_result_dlpack(moebius_result result, const moebius_dlpack_arrays* arrays) {

@@ -315,7 +315,23 @@ static void check_arrays(moebius_high_throughput transport,
   input = my->input;
   input.arrays = &three;
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, &input, NULL, &untouched));
+  /* So are names and indices of no array. */
+  const char* const nameless[] = {"payload", NULL};
+  const int32_t negative[] = {0, -1};
+  int64_t counts[E] = {-1};
+  moebius_dlpack_arrays bad[] = {two, two};
+  bad[0].names = nameless;
+  bad[1].indices = negative;
+  input.lists_counts = 1;
+  input.expert_counts_into = counts;
+  for (int i = 0; i < 2; ++i) {
+    input.arrays = &bad[i];
+    CHECK_INVALID(moebius_high_throughput_dispatch(transport, &input, NULL, &untouched));
+    CHECK_EQ(counts[0], -1);
+  }
+  CHECK(managed[1] == NULL);
   moebius_pending pending = UNTOUCHED;
+  input = my->input;
   input.arrays = &two;
   CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, &input, NULL, &pending));
   CHECK(untouched == UNTOUCHED && pending == UNTOUCHED);
