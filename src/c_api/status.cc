@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c_api/status.h"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <exception>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 
 #include "c_api/structs.h"
+#include "core/printable.h"
 #include "moebius/version.h"
 
 namespace moebius::c_api {
@@ -22,15 +22,13 @@ struct LastError {
   int32_t rank = -1;
   int32_t peer = -1;
   bool peer_is_silent = false;
-  std::array<char, 4096> message{};  // what is longer is cut
+  std::array<char, 4096> message{};  // one line; what is longer is cut
 
   void set(moebius_status new_status, std::string_view text) {
     status = new_status;
     rank = peer = -1;
     peer_is_silent = false;
-    const size_t length = std::min(text.size(), message.size() - 1);
-    std::memcpy(message.data(), text.data(), length);
-    message[length] = '\0';
+    message[printable_into(text, std::span(message).first(message.size() - 1))] = '\0';
   }
 };
 

@@ -48,6 +48,9 @@ void test_status(void) {
   CHECK_OK(moebius_set_setting("MOEBIUS_THREADS", NULL));
   CHECK_EQ(last().status, MOEBIUS_INVALID_ARGUMENT);
   CHECK(strstr(last().message, "null") != NULL);
+  /* A message is one line of UTF-8, whatever is in a name. */
+  CHECK_INVALID(moebius_set_setting("two\nlines\xff", NULL));
+  CHECK(strstr(last().message, "two\\x0alines\\xff") != NULL);
   CHECK_INVALID(moebius_last_error(NULL));
   CHECK_FILLED_STRUCT(moebius_error_info, moebius_last_error(given));
 
