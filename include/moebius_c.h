@@ -482,7 +482,8 @@ MOEBIUS_C_API moebius_status moebius_quantized_shapes(const moebius_quant_spec* 
                                                       int64_t cols,
                                                       moebius_device device,
                                                       const moebius_quantized* out);
-/* x [rows, cols] f32, bf16 or f16 -> out, with the dtypes and shapes of moebius_quantized_shapes.
+/* x [rows, cols] f32, bf16 or f16 -> out, with the dtypes and shapes of moebius_quantized_shapes,
+ * in memory that x does not have.
  * static_scale f32 [1] (fp8 and int8 per tensor) and global_scale f32 [1] (nvfp4) replace what is
  * computed from x; both may be NULL. */
 MOEBIUS_C_API moebius_status moebius_quantize(const moebius_tensor* x,
@@ -675,7 +676,8 @@ typedef struct moebius_experts_input {
   const moebius_tensor* a2_scale;          /* f32 [M] or [L, rows]; with calls_bring_scales of a2 */
 } moebius_experts_input;
 /* Computes rows of a dispatch.  Standard: output [M, H] in_dtype, the weighted sum over this rank's
- * experts of each row, as combine takes it.  Batched: output [L, rows, H] in_dtype, unweighted. */
+ * experts of each row, as combine takes it; it may be x.  Batched: output [L, rows, H] in_dtype,
+ * unweighted, in memory that x does not have. */
 MOEBIUS_C_API moebius_status moebius_experts_apply(moebius_experts experts,
                                                    const moebius_experts_input* input,
                                                    const moebius_tensor* output,
@@ -861,8 +863,8 @@ typedef struct moebius_combine_input {
   const moebius_tensor* bias[2];      /* [T, H]; may be NULL */
   void* previous_cuda_event;
   int32_t is_async;
-  const moebius_tensor* x_into;            /* [T, H]; may be NULL */
-  const moebius_tensor* topk_weights_into; /* f32 [T, K]; may be NULL */
+  const moebius_tensor* x_into;            /* [T, H], apart from x; may be NULL */
+  const moebius_tensor* topk_weights_into; /* f32 [T, K], apart from topk_weights; or NULL */
 } moebius_combine_input;
 /* Sums the copies of each token of a dispatch of this transport.  Arrays: x [T, H], topk_weights
  * f32 [T, K].  `result` may be NULL where all sums go to memory of the caller's and the call is not

@@ -198,7 +198,8 @@ struct CombineInput {
   // rounded, so the bits are those of an addition afterwards.  It may not overlap out_x.  CUDA on
   // one node only.
   Tensor addend = {};
-  Tensor topk_weights_into = {};  // f32 [T, K]; optional: where the sums of topk_weights go
+  // f32 [T, K]; optional: where the sums of topk_weights go.  It may not overlap these.
+  Tensor topk_weights_into = {};
 };
 struct CombineOutput {
   Tensor x;             // [T, H]: the sum over copies in order of rank, accumulated in f32 and
@@ -289,7 +290,7 @@ class HighThroughput {
                            int64_t expert_alignment,
                            const Stream& stream) const;
 
-  // The sums are written into out_x, if it is given; it is [T, H], or wider.
+  // The sums are written into out_x, if it is given; it is [T, H], or wider, and may not overlap x.
   CombineOutput combine(const CombineInput& input,
                         const DispatchHandle& handle,
                         const Stream& stream,

@@ -15,6 +15,7 @@
 #include "c_api/status.h"
 #include "c_api/streams.h"
 #include "c_api/structs.h"
+#include "core/overlap.h"
 #include "layer/run_experts.h"
 #include "moebius/modular_kernel.h"
 
@@ -189,6 +190,11 @@ moebius_status moebius_experts_apply(moebius_experts experts,
     rows.a2_scale = read_optional_tensor(given.a2_scale, "a2_scale", on);
     const Tensor out = read_tensor(output, "output", on);
     expect_writable(out, "output");
+    // Sums of tokens may replace the rows that they come from; rows of experts may not, since a
+    // row is written while its expert still reads it.
+    if (used->batched || out.raw() != rows.x.raw() || out.dtype() != rows.x.dtype()) {
+      expect_apart(out, rows.x, "output", "x");
+    }
     if (used->batched) {
       apply_batched(*used, rows, out, used->context(on));
     } else {

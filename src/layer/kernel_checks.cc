@@ -7,6 +7,7 @@
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/ids.h"
+#include "core/overlap.h"
 #include "experts/validate.h"
 #include "layer/rows/row_ops.h"
 #include "moebius/quantize.h"
@@ -69,10 +70,6 @@ void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local
           fmt::format("expert_map[{}] is {}, expected -1 to {}", e, local, num_local_experts - 1));
     }
   }
-}
-
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
 }
 
 void expect_expert_ids(const Tensor& topk_ids, int64_t num_experts) {

@@ -9,9 +9,6 @@
 
 namespace moebius {
 
-// Whether two tensors have memory in common.
-bool overlap(const Tensor& a, const Tensor& b);
-
 // Throws InvalidArgument unless map is i32 [num_experts].  On the CPU it also checks that entries
 // are in [-1, num_local_experts).
 void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts);

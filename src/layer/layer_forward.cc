@@ -5,6 +5,7 @@
 // call or more, and sums and gathers over ranks where the kernel's backend does not.
 #include <algorithm>
 
+#include "core/overlap.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
 #include "layer/layer_state.h"

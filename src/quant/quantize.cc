@@ -11,6 +11,7 @@
 #include <array>
 #include <vector>
 
+#include "core/overlap.h"
 #include "core/parallel.h"
 #include "core/same_device.h"
 #include "core/scratch.h"
@@ -51,11 +52,6 @@ void expect_quantized(
                   [&](auto tensor, const Shape& shape, DType dtype, std::string_view what) {
                     expect_like(q.*tensor, shape, dtype, device, what);
                   });
-}
-
-void expect_disjoint(const Tensor& a, const Tensor& b, std::string_view what) {
-  const bool apart = a.bytes() + a.nbytes() <= b.bytes() || b.bytes() + b.nbytes() <= a.bytes();
-  expect(apart || a.nbytes() == 0 || b.nbytes() == 0, what);
 }
 
 // The address of element (row, col).  REQUIRES: the element starts on a byte boundary.
@@ -326,8 +322,8 @@ void quantize(const Tensor& x,
   quant::for_each_tensor(spec, x.dim(0), x.dim(1),
                          [&](auto tensor, const Shape&, DType, std::string_view what) {
                            expect_writable(out.*tensor, what);
+                           expect_apart(out.*tensor, x, what, "x");
                          });
-  quant::expect_disjoint(x, out.values, "x overlaps the quantized values");
   expect_stream(stream, x.device());
   const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);
   const quant::Impl& impl = quant::select_quant_impl(x.device());
@@ -394,9 +390,7 @@ void quantize_dequantize(const Tensor& x,
   expect_stream(stream, x.device());
   expect_shape(out, x.shape(), "out");
   const bool is_same = x.raw() == out.raw() && x.dtype() == out.dtype();
-  if (!is_same) {
-    quant::expect_disjoint(x, out, "x and out overlap without being the same tensor");
-  }
+  expect(is_same || !overlap(x, out), "x and out overlap without being the same tensor");
   const Support support = quantize_supported(spec, x.dim(0), x.dim(1));
   expect(support.ok, support.reason);
   const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);

@@ -100,6 +100,7 @@ static void check_batched(void) {
       }
     }
   }
+  CHECK_INVALID(moebius_experts_apply(experts, &input, &tx, NULL)); /* rows are still read */
   counts[1] = ROWS + 1;
   CHECK_INVALID(moebius_experts_apply(experts, &input, &to, NULL));
   counts[1] = -1;

@@ -86,6 +86,10 @@ void test_high_throughput_misuse(void) {
   CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, &untouched));
   ids.topk_ids = &my.t_ids;
   CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, NULL));
+  const moebius_tensor among_ids = vector_of(my.ids, MOEBIUS_I32, E);
+  ids.tokens_per_expert_into = &among_ids;
+  CHECK_INVALID(moebius_high_throughput_layout(transport, &ids, NULL, &untouched));
+  ids.tokens_per_expert_into = NULL;
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, NULL, NULL, &untouched));
   CHECK_INVALID(moebius_high_throughput_dispatch(transport, &my.input, NULL, NULL));
   CHECK_INVALID(moebius_high_throughput_dispatch_start(transport, NULL, NULL, &pending));
@@ -139,6 +143,8 @@ void test_high_throughput_misuse(void) {
   moebius_tensor x;
   const moebius_array array = array_of(result, "payload", 0, &x);
   const moebius_combine_input combine = {.struct_size = sizeof(combine), .x = &x};
+  float weights[T * K] = {0};
+  const moebius_tensor sums = matrix_of(weights, MOEBIUS_F32, T, K);
   moebius_combine_input wrong = combine;
   CHECK_INVALID(moebius_high_throughput_combine(transport, NULL, result, NULL, &untouched));
   CHECK_INVALID(moebius_high_throughput_combine(transport, &combine, NULL, NULL, &untouched));
@@ -154,6 +160,11 @@ void test_high_throughput_misuse(void) {
   wrong.x_into = &constant;
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
   wrong.x_into = &shorter;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong.x_into = &x; /* its rows are read while sums are written */
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong = combine;
+  wrong.topk_weights = wrong.topk_weights_into = &sums;
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
   wrong = combine;
   wrong.bias[1] = &shorter;

@@ -171,6 +171,9 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_quantize(&tx, NULL, &q, NULL, NULL, NULL));
   CHECK_INVALID(moebius_quantize(&tx, &good, NULL, NULL, NULL, NULL));
   CHECK_INVALID(moebius_quantize(&tx, &good, &none, NULL, NULL, NULL));
+  s.scale.data = x + M; /* x is still read when scales are written */
+  CHECK_INVALID(moebius_quantize(&tx, &good, &q, NULL, NULL, NULL));
+  s.scale.data = s.memory[1];
   CHECK_INVALID(moebius_dequantize(NULL, &good, &tb, NULL));
   CHECK_INVALID(moebius_dequantize(&q, NULL, &tb, NULL));
   CHECK_INVALID(moebius_dequantize(&q, &good, NULL, NULL));

@@ -5,6 +5,7 @@
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/high_throughput/into.h"
 #include "core/ids.h"
+#include "core/overlap.h"
 #include "core/same_device.h"
 
 namespace moebius {
@@ -59,6 +60,10 @@ int64_t HighThroughput::bytes() const {
 DispatchLayout HighThroughput::layout(const Tensor& topk_ids,
                                       const Stream& stream,
                                       const DispatchLayout& into) const {
+  for (const Tensor* counts : {&into.tokens_per_rank, &into.tokens_per_node,
+                               &into.tokens_per_expert, &into.is_token_in_rank}) {
+    expect_apart(*counts, topk_ids, "a tensor of into", "topk_ids");
+  }
   return state_->layout(topk_ids, stream, into);
 }
 
@@ -135,7 +140,9 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
     expect_dtype(into, DType::kF32, "topk_weights_into");
     expect_on(into, state_->group.device(), "topk_weights_into");
     expect_writable(into, "topk_weights_into");
+    expect_apart(into, input.topk_weights, "topk_weights_into", "topk_weights");
   }
+  expect_apart(out_x, input.x, "the output", "x");
   return state_->combine_async({input, handle, stream, out_x});
 }
 
