@@ -492,7 +492,8 @@ MOEBIUS_C_API moebius_status moebius_quantize(const moebius_tensor* x,
                                               const moebius_tensor* static_scale,
                                               const moebius_tensor* global_scale,
                                               moebius_stream stream);
-/* out [rows, cols] f32, bf16 or f16: the values that q stands for, rounded once. */
+/* out [rows, cols] f32, bf16 or f16: the values that q stands for, rounded once, in memory that q
+ * does not have. */
 MOEBIUS_C_API moebius_status moebius_dequantize(const moebius_quantized* q,
                                                 const moebius_quant_spec* spec,
                                                 const moebius_tensor* out,
@@ -570,7 +571,8 @@ MOEBIUS_C_API moebius_status moebius_router_update(moebius_router router,
 MOEBIUS_C_API moebius_status moebius_router_destroy(moebius_router router);
 /* Counts the tokens of each local expert among ids i32 or i64 [T, K] into counts i32 [L].
  * expert_map i32 [E] maps global ids to local ones, -1 for those elsewhere; NULL: ids are local. An
- * id of -1 is not counted; other ids out of range are MOEBIUS_INVALID_ARGUMENT on the CPU. */
+ * id of -1 is not counted; other ids out of range are MOEBIUS_INVALID_ARGUMENT on the CPU.  counts
+ * may not overlap ids or expert_map. */
 MOEBIUS_C_API moebius_status moebius_count_expert_tokens(const moebius_tensor* ids,
                                                          const moebius_tensor* expert_map,
                                                          const moebius_tensor* counts,

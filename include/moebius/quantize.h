@@ -79,8 +79,8 @@ Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stre
 // f32, bf16 or f16 on the CPU, is finite.  Checkpoint does the same when it loads weights.
 void expect_finite_weight(const Tensor& w, std::string_view what, const Stream& stream = {});
 
-// out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once.
-// Errors are those of quantize().
+// out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once.  It
+// may not overlap that data.  Errors are those of quantize().
 void dequantize(const Quantized& q,
                 const QuantizeSpec& spec,
                 const Tensor& out,

@@ -158,9 +158,9 @@ class Router {
 
 // Counts the tokens of each local expert among ids i32 or i64 [T, K] into out i32 [L].
 // expert_map i32 [E] maps global ids to local ones (-1 = foreign); when it is undefined the ids are
-// local already.  Ids of -1 are not counted.  On the CPU an id or map entry out of range throws
-// InvalidArgument, which names it.  On a GPU, where the host does not wait, such ids are not
-// counted.
+// local already.  Ids of -1 are not counted.  `out` may not overlap ids or expert_map.  On the CPU
+// an id or map entry out of range throws InvalidArgument, which names it.  On a GPU, where the host
+// does not wait, such ids are not counted.
 void count_expert_tokens(const Tensor& ids,
                          const Tensor& expert_map,
                          const Tensor& out,

@@ -365,6 +365,10 @@ void dequantize(const Quantized& q,
   quant::expect_float_matrix(out, "out");
   quant::expect_quantized(q, spec, out.dim(0), out.dim(1), out.device());
   expect_writable(out, "out");
+  quant::for_each_tensor(spec, out.dim(0), out.dim(1),
+                         [&](auto tensor, const Shape&, DType, std::string_view what) {
+                           expect_apart(out, q.*tensor, "out", what);
+                         });
   expect_stream(stream, out.device());
   const quant::Impl& impl = quant::select_quant_impl(out.device());
   if (impl.device_kernels != nullptr) {

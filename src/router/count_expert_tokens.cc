@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ids.h"
+#include "core/overlap.h"
 #include "core/same_device.h"
 #include "moebius/router.h"
 #include "router/checks.h"
@@ -21,6 +22,9 @@ void count_expert_tokens(const Tensor& ids,
   expect_on(out, device, "out");
   expect_writable(out, "out");
   expect_eq(out.num_dims(), 1, "dimensions of out");
+  // Counts that are read as ids would be places to count at.
+  expect_apart(out, ids, "out", "ids");
+  expect_apart(out, expert_map, "out", "expert_map");
   const int64_t num_local_experts = out.dim(0);
   if (expert_map) {
     expect_dtype(expert_map, DType::kI32, "expert_map");

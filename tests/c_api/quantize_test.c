@@ -174,6 +174,9 @@ static void check_misuse(void) {
   s.scale.data = x + M; /* x is still read when scales are written */
   CHECK_INVALID(moebius_quantize(&tx, &good, &q, NULL, NULL, NULL));
   s.scale.data = s.memory[1];
+  moebius_tensor over_codes = tb;
+  over_codes.data = s.memory[0];
+  CHECK_INVALID(moebius_dequantize(&q, &good, &over_codes, NULL));
   CHECK_INVALID(moebius_dequantize(NULL, &good, &tb, NULL));
   CHECK_INVALID(moebius_dequantize(&q, NULL, &tb, NULL));
   CHECK_INVALID(moebius_dequantize(&q, &good, NULL, NULL));

@@ -145,6 +145,12 @@ static void check_counts(void) {
   CHECK_INVALID(moebius_count_expert_tokens(&ti, &tm, &two, NULL));
   const moebius_tensor constant = read_only(all);
   CHECK_INVALID(moebius_count_expert_tokens(&ti, NULL, &constant, NULL));
+  /* Counts in memory that is read as ids would be places to count at. */
+  map[0] = -1;
+  const moebius_tensor among_ids = vector_of(ids, MOEBIUS_I32, 4);
+  const moebius_tensor in_map = vector_of(map + 2, MOEBIUS_I32, 2);
+  CHECK_INVALID(moebius_count_expert_tokens(&ti, NULL, &among_ids, NULL));
+  CHECK_INVALID(moebius_count_expert_tokens(&ti, &tm, &in_map, NULL));
   CHECK_EQ(counts[0], 55);
 }
 
