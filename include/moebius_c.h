@@ -656,7 +656,8 @@ MOEBIUS_C_API moebius_status moebius_experts_get_info(moebius_experts experts,
 
 /* All experts of the tokens, weighted and summed, of standard experts: hidden [T, H] in_dtype,
  * topk_ids i32 or i64 [T, K] with -1 for masked ones, topk_weights f32 [T, K] -> output [T, H]
- * in_dtype.  expert_map i32 [E] as for moebius_count_expert_tokens; NULL where all are local. */
+ * in_dtype.  expert_map i32 [E] as for moebius_count_expert_tokens; NULL where all are local.
+ * output may be hidden, and may not overlap another input. */
 MOEBIUS_C_API moebius_status moebius_experts_forward(moebius_experts experts,
                                                      const moebius_tensor* hidden,
                                                      const moebius_tensor* topk_ids,
@@ -679,7 +680,7 @@ typedef struct moebius_experts_input {
 } moebius_experts_input;
 /* Computes rows of a dispatch.  Standard: output [M, H] in_dtype, the weighted sum over this rank's
  * experts of each row, as combine takes it; it may be x.  Batched: output [L, rows, H] in_dtype,
- * unweighted, in memory that x does not have. */
+ * unweighted, which may not overlap x.  Neither may overlap another input. */
 MOEBIUS_C_API moebius_status moebius_experts_apply(moebius_experts experts,
                                                    const moebius_experts_input* input,
                                                    const moebius_tensor* output,
@@ -1171,8 +1172,8 @@ typedef struct moebius_layer_input {
   int32_t microbatch;
   const moebius_tensor* a2_scale; /* f32 [T]; with calls_bring_scales of a2 */
 } moebius_layer_input;
-/* output [T, H] f32, bf16 or f16: the routed and the shared experts' results.  It may be hidden.
- * Collective with a group. */
+/* output [T, H] f32, bf16 or f16: the routed and the shared experts' results.  It may be hidden,
+ * and may not overlap another input.  Collective with a group. */
 MOEBIUS_C_API moebius_status moebius_layer_forward(moebius_layer layer,
                                                    const moebius_layer_input* input,
                                                    const moebius_tensor* output,

@@ -143,10 +143,10 @@ class MoeLayer {
   ~MoeLayer();
 
   // Sets output [T, H] f32, bf16 or f16 to the routed and the shared experts' results, summed in
-  // f32 and rounded once.  output may be hidden itself.  Hidden states of another dtype than
-  // config().in_dtype are rounded to that dtype first.  kF64 then widens them to f32, so that the
-  // oracle sees the same values as the model.  Batched formats take any T, too: inputs longer than
-  // max_num_tokens are split.
+  // f32 and rounded once.  output may be hidden itself, and may not overlap another input.  Hidden
+  // states of another dtype than config().in_dtype are rounded to that dtype first.  kF64 then
+  // widens them to f32, so that the oracle sees the same values as the model.  Batched formats take
+  // any T, too: inputs longer than max_num_tokens are split.
   // Ranks that hold the same tokens give the same ids, weights and lora_ids.  Other ranks may give
   // ids or route, and may give lora_ids or not, independently.
   // Throws InvalidArgument (shape, dtype, device; ids without weights, neither ids nor a router,

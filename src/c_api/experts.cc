@@ -195,6 +195,15 @@ moebius_status moebius_experts_apply(moebius_experts experts,
     if (used->batched || out.raw() != rows.x.raw() || out.dtype() != rows.x.dtype()) {
       expect_apart(out, rows.x, "output", "x");
     }
+    for (const auto& [tensor, what] : {std::pair(&rows.x_scale, "x_scale"),
+                                       {&rows.topk_ids, "topk_ids"},
+                                       {&rows.topk_weights, "topk_weights"},
+                                       {&rows.expert_num_tokens, "expert_num_tokens"},
+                                       {&rows.expert_map, "expert_map"},
+                                       {&rows.lora_ids, "lora_ids"},
+                                       {&rows.a2_scale, "a2_scale"}}) {
+      expect_apart(out, *tensor, "output", what);
+    }
     if (used->batched) {
       apply_batched(*used, rows, out, used->context(on));
     } else {

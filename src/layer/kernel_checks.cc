@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/ids.h"
@@ -232,17 +234,19 @@ void expect_kernel_input(const KernelParts& parts,
     expect_output(shared_output, input.hidden, /*may_be_hidden=*/false, "shared_output");
     expect(!overlap(shared_output, output), "shared_output overlaps output");
   }
-  for (const auto& [tensor, what] : {std::pair(&input.hidden, "hidden"),
-                                     {&input.topk_ids, "topk_ids"},
+  for (const auto& [tensor, what] : {std::pair(&input.topk_ids, "topk_ids"),
                                      {&input.topk_weights, "topk_weights"},
                                      {&input.router_logits, "router_logits"},
                                      {&input.expert_map, "expert_map"},
                                      {&input.lora_ids, "lora_ids"},
-                                     {&input.a2_scale, "a2_scale"},
-                                     {&output, "output"},
-                                     {&shared_output, "shared_output"}}) {
+                                     {&input.a2_scale, "a2_scale"}}) {
     expect_device(*tensor, context, what);
+    expect_apart(output, *tensor, "output", what);
+    expect_apart(shared_output, *tensor, "shared_output", what);
   }
+  expect_device(input.hidden, context, "hidden");
+  expect_device(output, context, "output");
+  expect_device(shared_output, context, "shared_output");
 }
 
 void expect_prepared(const PrepareResult& prepared, const Experts& experts) {

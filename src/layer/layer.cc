@@ -12,6 +12,7 @@
 #include "comm/group/given_up.h"
 #include "core/device_traits.h"
 #include "core/ids.h"
+#include "core/overlap.h"
 #include "core/same_device.h"
 #include "experts/validate.h"
 #include "experts/weight_tensors.h"
@@ -237,6 +238,10 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
   expect_shape(output, hidden.shape(), "output");
   expect_on(output, device, "output");
   expect_writable(output, "output");
+  expect_apart(output, ids, "output", "topk_ids");
+  expect_apart(output, weights, "output", "topk_weights");
+  expect_apart(output, lora_ids, "output", "lora_ids");
+  expect_apart(output, a2_scale, "output", "a2_scale");
   if (lora_ids) {
     expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");

@@ -27,6 +27,20 @@ def test_experts_give_the_weighted_sum() -> None:
     assert experts(hidden[:0], ids[:0], weights[:0]).shape == (0, 64)
 
 
+def test_an_output_overlaps_no_ids_weights_or_map() -> None:
+    experts, (hidden, ids, weights) = moebius.Experts(MODEL.w1, MODEL.w2, topk=2), MODEL.tokens(4)
+    inputs = {"topk_ids": ids.astype(np.int32), "topk_weights": weights}
+    inputs["expert_map"] = np.arange(8, dtype=np.int32)
+    for what, given in inputs.items():
+        out = np.zeros_like(hidden)
+        over = out.reshape(-1)[: given.size].view(given.dtype).reshape(given.shape)
+        over[:] = given
+        a, b, c = ({**inputs, what: over}).values()
+        with pytest.raises(moebius.InvalidArgument, match=f"output overlaps {what}"):
+            experts(hidden, a, b, expert_map=c, out=out)
+        np.testing.assert_array_equal(over, given)
+
+
 def test_closed_experts_say_so() -> None:
     experts = moebius.Experts(MODEL.w1, MODEL.w2, topk=2)
     experts.close()

@@ -316,6 +316,18 @@ def test_a_layer_ends_with_its_last_reference() -> None:
         gc.enable()
 
 
+def test_an_output_overlaps_no_ids_or_weights() -> None:
+    layer, (hidden, ids, weights) = make(), MODEL.tokens(4)
+    out = np.zeros_like(hidden)
+    for given, what in ((ids.astype(np.int32), "topk_ids"), (weights, "topk_weights")):
+        over = out.reshape(-1)[: given.size].view(given.dtype).reshape(given.shape)
+        over[:] = given
+        both = (over, weights) if what == "topk_ids" else (ids, over)
+        with pytest.raises(moebius.InvalidArgument, match=f"output overlaps {what}"):
+            layer(hidden, *both, out=out)
+        np.testing.assert_array_equal(over, given)
+
+
 def test_a_closed_layer_says_so() -> None:
     layer = make()
     layer.close()
