@@ -140,7 +140,8 @@ class Router {
   // With LogitSums::kTensorCores, hidden is bf16 at an address that is a multiple of 16 bytes.
   // Throws InvalidArgument (shape, dtype, device) or CudaError.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
-  // logits f32 [T, E] -> ids i32 or i64 [T, K], weights f32 [T, K].  T == 0 is valid.
+  // logits f32 [T, E] -> ids i32 or i64 [T, K], weights f32 [T, K].  T == 0 is valid.  No output
+  // overlaps another tensor here, nor in logits().
   // Throws InvalidArgument (shape, dtype, device), also when a custom routing leaves an id outside
   // [-1, E) or unwritten; ids and weights then stay as the custom routing left them.
   void select(const Tensor& logits,

@@ -31,7 +31,6 @@ SharedExperts::SharedExperts(SharedExpertsFunction function) : function_(std::mo
 
 SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens)
     : experts_(std::move(experts)),
-      gate_(own(std::move(gate))),
       chunk_tokens_(chunk_tokens > 0 ? chunk_tokens : default_chunk_tokens()) {
   expect(experts_ != nullptr, "experts are missing");
   const ExpertsDesc& desc = experts_->desc();
@@ -39,9 +38,10 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
   expect_eq(desc.num_local_experts, 1, "num_local_experts of shared experts");
   expect_eq(desc.topk, 1, "topk of shared experts");
   expect_eq(name(desc.format), name(ActivationFormat::kBatched), "format of shared experts");
-  if (gate_) {
-    expect_hidden_dtype(gate_, "gate of the shared experts");
-    expect_shape(gate_, {1, desc.hidden}, "gate of the shared experts");
+  if (gate) {
+    expect_hidden_dtype(gate, "gate of the shared experts");
+    expect_shape(gate, {1, desc.hidden}, "gate of the shared experts");
+    gate_ = own(std::move(gate));
   }
   expect_ge(chunk_tokens, 0, "chunk_tokens");
   expect(!experts_->quant().a2.calls_bring_scales,

@@ -11,6 +11,7 @@
 
 #include "core/given_tensors.h"
 #include "core/ids.h"
+#include "core/overlap.h"
 #include "core/same_device.h"
 #include "core/select.h"
 #include "router/checks.h"
@@ -238,6 +239,7 @@ void Router::State::expect_logits(const Tensor& hidden, const Tensor& out) const
   expect_on(out, config.device, "out");
   expect_writable(out, "out");
   expect_shape(out, {hidden.dim(0), config.num_experts}, "out");
+  expect_apart(out, hidden, "out", "hidden");
   if (config.logit_sums == LogitSums::kTensorCores) {
     expect_dtype(hidden, DType::kBF16, "hidden, for logits summed by tensor cores,");
     expect(reinterpret_cast<uintptr_t>(hidden.raw()) % 16 == 0, [&] {
@@ -261,6 +263,7 @@ void Router::State::expect_choice(int64_t num_tokens,
   expect_on(weights, config.device, "weights");
   expect_writable(weights, "weights");
   expect_shape(weights, {num_tokens, config.topk}, "weights");
+  expect_apart(ids, weights, "ids", "weights");
 }
 
 void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
@@ -297,6 +300,8 @@ void Router::select(const Tensor& logits,
   expect_eq(logits.num_dims(), 2, "dimensions of logits");
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
   state_->expect_choice(logits.dim(0), ids, weights);
+  expect_apart(ids, logits, "ids", "logits");
+  expect_apart(weights, logits, "weights", "logits");
   expect_stream(stream, config().device);
 
   if (ids.dtype() == DType::kI64 && ids.device().is_cpu()) {  // only kernels of GPUs write i64

@@ -215,6 +215,12 @@ static void check_misuse(void) {
   CHECK_INVALID(moebius_router_select(router, &tl, &tw, &tw, NULL));
   CHECK_INVALID(moebius_router_select(router, &tl, &constants[1], &tw, NULL));
   CHECK_INVALID(moebius_router_select(router, &tl, &ti, &constants[2], NULL));
+  const moebius_tensor in_weights = matrix_of(weights, MOEBIUS_I32, T, K);
+  const moebius_tensor in_logits = matrix_of(logits, MOEBIUS_F32, T, K);
+  const moebius_tensor in_hidden = matrix_of(hidden, MOEBIUS_F32, T, E);
+  CHECK_INVALID(moebius_router_select(router, &tl, &in_weights, &tw, NULL));
+  CHECK_INVALID(moebius_router_select(router, &tl, &ti, &in_logits, NULL));
+  CHECK_INVALID(moebius_router_logits(router, &th, &in_hidden, NULL));
   CHECK_INVALID(moebius_router_update(router, NULL, NULL));
   const moebius_router_weights nothing = {.struct_size = sizeof(nothing)};
   CHECK_INVALID(moebius_router_update(router, &nothing, NULL));
