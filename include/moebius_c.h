@@ -866,7 +866,8 @@ typedef struct moebius_combine_input {
   const moebius_tensor* bias[2];      /* [T, H]; may be NULL */
   void* previous_cuda_event;
   int32_t is_async;
-  const moebius_tensor* x_into;            /* [T, H], apart from x; may be NULL */
+  const moebius_tensor* x_into;            /* [T, H], apart from x, and is a bias or
+                                            * apart from it; may be NULL */
   const moebius_tensor* topk_weights_into; /* f32 [T, K], apart from topk_weights; or NULL */
 } moebius_combine_input;
 /* Sums the copies of each token of a dispatch of this transport.  Arrays: x [T, H], topk_weights

@@ -290,7 +290,8 @@ class HighThroughput {
                            int64_t expert_alignment,
                            const Stream& stream) const;
 
-  // The sums are written into out_x, if it is given; it is [T, H], or wider, and may not overlap x.
+  // The sums are written into out_x, if it is given; it is [T, H], or wider, and may not overlap x,
+  // nor a bias unless it is that.
   CombineOutput combine(const CombineInput& input,
                         const DispatchHandle& handle,
                         const Stream& stream,

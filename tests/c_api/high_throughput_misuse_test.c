@@ -169,7 +169,18 @@ void test_high_throughput_misuse(void) {
   wrong = combine;
   wrong.bias[1] = &shorter;
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  static float room[(T + 1) * H];
+  const moebius_tensor bias = matrix_of(room, MOEBIUS_F32, T, H);
+  const moebius_tensor partly = matrix_of(room + H, MOEBIUS_F32, T, H);
   moebius_result combined = NULL;
+  wrong = combine;
+  wrong.bias[0] = &bias;
+  wrong.x_into = &partly;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  wrong.x_into = &bias; /* each of its elements is read before it is written */
+  CHECK_OK(moebius_high_throughput_combine(transport, &wrong, result, NULL, &combined));
+  CHECK_OK(moebius_result_destroy(combined));
+  combined = NULL;
   CHECK_STRUCT_SIZES(moebius_combine_input, combine,
                      (moebius_result_destroy(combined), combined = NULL,
                       moebius_high_throughput_combine(transport, given, result, NULL, &combined)));

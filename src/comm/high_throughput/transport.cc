@@ -143,6 +143,11 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
     expect_apart(into, input.topk_weights, "topk_weights_into", "topk_weights");
   }
   expect_apart(out_x, input.x, "the output", "x");
+  for (const Tensor& bias : input.bias) {
+    if (bias.raw() != out_x.raw() || bias.shape() != out_x.shape()) {
+      expect_apart(out_x, bias, "the output", "a bias that is not it");
+    }
+  }
   return state_->combine_async({input, handle, stream, out_x});
 }
 
