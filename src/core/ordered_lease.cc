@@ -18,13 +18,13 @@ bool is_same(const Stream& a, const Stream& b) {
   return a.native_handle() == b.native_handle() && a.device() == b.device();
 }
 
-}  // namespace
-
 // Whether it is the stream for which streams of cudaStreamCreate() wait, also by its name in CUDA,
 // cudaStreamLegacy, which is 1.
 bool is_default(const Stream& stream) {
   return stream.device().is_cuda() && reinterpret_cast<uintptr_t>(stream.native_handle()) <= 1;
 }
+
+}  // namespace
 
 // The memory as it was lent last.
 struct OrderedLease::Use {
@@ -98,7 +98,10 @@ std::shared_ptr<void> OrderedLease::lend(const Stream& stream) {
 // another stream is captured, which may be why somebody asks, that would be an error.
 bool OrderedLease::is_done() const {
   const std::lock_guard lock(use_->mutex);
-  if (use_->is_noted && !use_->end) {
+  if (!use_->is_noted) {
+    return true;
+  }
+  if (!use_->end) {
     if (is_default(*use_->stream)) {
       return false;
     }
@@ -106,9 +109,6 @@ bool OrderedLease::is_done() const {
       return true;
     }
     use_->end = use_->stream->record();
-  }
-  if (!use_->is_noted) {
-    return true;
   }
   use_->is_noted = !use_->end->is_complete();
   return !use_->is_noted;
