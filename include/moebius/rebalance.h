@@ -18,6 +18,8 @@
 
 namespace moebius MOEBIUS_API {
 
+inline constexpr int64_t kMostRebalanced = 1 << 20;  // layers, experts and ranks
+
 struct RebalanceOptions {
   int64_t num_physical = 0;  // P, at least E
   int64_t num_groups = 1;    // groups of neighbouring experts that are best kept on one node
@@ -40,8 +42,8 @@ struct Rebalanced {
 // Where the nodes divide groups, physical experts and ranks, and the groups divide the experts,
 // groups are packed into nodes first, and the rest is done within each node; otherwise the whole is
 // one node.  P need not be a multiple of R.
-// Throws InvalidArgument, with both values, for what the fields above exclude, more than 2^20
-// layers, experts or ranks, and a policy that does not exist.
+// Throws InvalidArgument, with both values, for what the fields above exclude, more layers,
+// experts or ranks than kMostRebalanced, and a policy that does not exist.
 Rebalanced rebalance(std::span<const float> load,
                      int64_t num_experts,
                      const RebalanceOptions& options);

@@ -20,9 +20,9 @@ moebius_status moebius_rebalance(const float* load,
     const moebius_rebalance_options given = read_struct(options, "options");
     const moebius_rebalanced places = read_struct(out, "out");
     expect_ge(num_layers, 0, "num_layers");
-    expect_le(num_layers, int64_t{1} << 20, "num_layers");
+    expect_le(num_layers, kMostRebalanced, "num_layers");
     expect_ge(num_experts, 1, "num_experts");
-    expect_le(num_experts, int64_t{1} << 20, "num_experts");
+    expect_le(num_experts, kMostRebalanced, "num_experts");
     expect(load != nullptr || num_layers == 0, "load is null");
     expect(places.physical_to_logical != nullptr, "physical_to_logical of out is null");
     const auto or_one = [](int64_t count) { return count == 0 ? 1 : count; };

@@ -17,8 +17,6 @@ namespace moebius {
 
 namespace {
 
-constexpr int64_t kMost = 1 << 20;
-
 // Whatever is counted is an index here.
 using Indices = std::vector<size_t>;
 using Loads = std::vector<float>;
@@ -144,7 +142,7 @@ Rebalanced rebalance(std::span<const float> load,
                      const RebalanceOptions& options) {
   const auto expect_count = [](int64_t value, std::string_view what) {
     expect_ge(value, 1, what);
-    expect_le(value, kMost, what);
+    expect_le(value, kMostRebalanced, what);
     return static_cast<size_t>(value);
   };
   const Sizes given = {.experts = expect_count(num_experts, "num_experts"),
@@ -156,7 +154,7 @@ Rebalanced rebalance(std::span<const float> load,
   expect_eq(options.policy, "deepseek", "policy");
   expect_multiple_of(static_cast<int64_t>(load.size()), num_experts, "elements of load");
   const size_t num_layers = load.size() / given.experts;
-  expect_le(static_cast<int64_t>(num_layers), kMost, "layers of load");
+  expect_le(static_cast<int64_t>(num_layers), kMostRebalanced, "layers of load");
   for (size_t i = 0; i < load.size(); ++i) {
     expect(std::isfinite(load[i]) && load[i] >= 0, [&] {
       return fmt::format(
