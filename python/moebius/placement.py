@@ -113,7 +113,7 @@ def rebalance(
             f"num_physical, num_groups, num_nodes and num_ranks are {', '.join(map(str, sizes))}, "
             "expected at least 1"
         )
-    # What the library refuses is not worth memory.
+    # No memory is taken for sizes that the library refuses.
     num_slots = num_physical if num_experts <= num_physical <= 1 << 20 else 0
     slots = np.empty((num_layers, num_slots), np.int64)
     indices = np.empty_like(slots)

@@ -60,7 +60,7 @@ TEST_F(Banks, GraphsOfAllStreamsShareABank) {
   EXPECT_EQ(pool.pick(Launch::kNow), BankPool::kNone);
 }
 
-// What was used on a stream since is_done() asked is awaited, too.
+// Another stream waits for uses that came after is_done() had asked, too.
 TEST_F(Banks, AnotherStreamWaitsForTheLatestUse) {
   call(Launch::kNow, one);
   complete_events(false);
