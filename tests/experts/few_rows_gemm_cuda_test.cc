@@ -65,6 +65,9 @@ const Sizes kSizes[] = {
     {{0, 1, 7, 8, 9, 0, 16, 17, 0, 0}, 96, 1568},
     {{1, 0, 9, 2}, 601, 544},
     {{8, 2, 12, 0}, 20480, 256},
+    // Scales of a column take several slots, some of which two items share out of the ring.
+    {{3, 0, 16, 9}, 512, 2048},
+    {{30, 41, 2}, 512, 2048},
 };
 
 class FewRowsGemmTest : public HopperTest {

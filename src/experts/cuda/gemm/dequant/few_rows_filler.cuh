@@ -19,8 +19,11 @@ class Filler {
         num_items_(items_.num()),
         item_(static_cast<int>(blockIdx.x)),
         stages_(ptx::shared_address(stages)),
+        scale_slots_(stages_ + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes)),
         full_(ptx::shared_address(barriers.full)),
-        empty_(ptx::shared_address(barriers.empty)) {
+        empty_(ptx::shared_address(barriers.empty)),
+        scales_full_(ptx::shared_address(barriers.scales_full)),
+        scales_empty_(ptx::shared_address(barriers.scales_empty)) {
     if (item_ < num_items_) {
       begin_item();
     }
@@ -31,8 +34,9 @@ class Filler {
     if (item_ < num_items_) {
       num_first_ = min(p_.num_stages, p_.steps);
       for (int step = 0; step < num_first_; ++step) {
+        request_scales(step);
         request_codes(step);
-        ring_.advance(1, p_.num_stages);
+        ring_.advance(p_.num_stages);
       }
       ring_ = {};
     }
@@ -43,13 +47,14 @@ class Filler {
 #pragma unroll 1
       for (int step = 0; step < p_.steps; ++step) {
         if (step >= num_first_) {
+          request_scales(step);
           // pairs with Worker::release: the stage has been read.
           ptx::mbarrier_wait_parity(empty_ + ring_.slot * uint32_t{sizeof(uint64_t)},
                                     ring_.parity ^ 1);
           request_codes(step);
         }
         request_rows(step);
-        ring_.advance(1, p_.num_stages);
+        ring_.advance(p_.num_stages);
       }
       num_first_ = 0;
       item_ += static_cast<int>(gridDim.x);
@@ -65,6 +70,7 @@ class Filler {
   __device__ __forceinline__ void begin_item() {
     const Place place = items_.find(item_);
     column_ = place.group * p_.n + place.column;
+    next_scales_ = scale_byte_ = 0;
     row_ = static_cast<int>(place.row);
     x_ = &p_.x[S::row_boxes(place.rows) - 1];
     const int row_bytes = S::row_boxes(place.rows) * (S::kRowBox * S::kSlabs / 2 * kTileRowBytes);
@@ -85,6 +91,22 @@ class Filler {
                        ((step << p_.team_shift) + team) * kStepBytes, column_, full());
     }
   }
+  // Does so where a chunk begins with this step.
+  __device__ __forceinline__ void request_scales(int step) {
+    if (p_.scale_slots == 0 || step < next_scales_) {
+      return;
+    }
+    const uint32_t at = scale_ring_.slot * uint32_t{sizeof(uint64_t)};
+    // pairs with Scales::next_chunk: the slot has been read.
+    ptx::mbarrier_wait_parity(scales_empty_ + at, scale_ring_.parity ^ 1);
+    const auto bytes = static_cast<uint32_t>((kColumns >> p_.team_shift) * p_.scale_bytes);
+    ptx::mbarrier_arrive_expect_tx(scales_full_ + at, bytes);
+    ptx::tensor_load(scale_slots_ + static_cast<uint32_t>(scale_ring_.slot) * bytes, &p_.scales,
+                     scale_byte_, column_, scales_full_ + at);
+    scale_ring_.advance(p_.scale_slots);
+    next_scales_ += p_.chunk_steps;
+    scale_byte_ += p_.scale_bytes;
+  }
   __device__ __forceinline__ void request_rows(int step) const {
     const int tile = (step << p_.team_shift) * (S::kSlabs / 2);
     ptx::tensor_load(stage() + kCodeBytes, x_, {0, row_, tile, 0, 0}, full());
@@ -95,13 +117,19 @@ class Filler {
   int num_items_;
   int item_;
   uint32_t stages_;
+  uint32_t scale_slots_;
   uint32_t full_;
   uint32_t empty_;
+  uint32_t scales_full_;
+  uint32_t scales_empty_;
   Ring ring_;
+  Ring scale_ring_;
   int num_first_ = 0;  // steps of the first item whose codes have been requested
 
   // Of the item.
   int column_ = 0;
+  int next_scales_ = 0;  // the step with which the next chunk of scales begins
+  int scale_byte_ = 0;   // of a column's scales, where it begins
   int row_ = 0;
   const CUtensorMap* x_ = nullptr;
   uint32_t stage_bytes_ = 0;

@@ -16,7 +16,7 @@
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from
-// item to item, so that reading never pauses.
+// item to item, so that reading never pauses.  Scales have a smaller ring of their own behind them.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -39,6 +39,11 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
+// The bytes of so many slots of scales.
+__host__ __device__ constexpr int scale_room(const Args& p, int slots) {
+  return slots * (kColumns >> p.team_shift) * p.scale_bytes;
+}
+
 template <Code kCode, typename Scale, int kRows, int kBlocks = 1>
 __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     few_rows_gemm_kernel(const __grid_constant__ Args p) {
@@ -50,6 +55,10 @@ __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     for (int stage = 0; stage < p.num_stages; ++stage) {
       ptx::mbarrier_init(&barriers.full[stage], 1);
       ptx::mbarrier_init(&barriers.empty[stage], kWarps);
+    }
+    for (int slot = 0; slot < p.scale_slots; ++slot) {
+      ptx::mbarrier_init(&barriers.scales_full[slot], 1);
+      ptx::mbarrier_init(&barriers.scales_empty[slot], kWarps);
     }
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async_shared();
@@ -73,7 +82,8 @@ __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
       ptx::more_registers<kWorkerRegisters>();
     }
     ptx::await_kernel_before();
-    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes);
+    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
+                                          scale_room(p, p.scale_slots));
     Worker<kCode, Scale, kRows>(p, starts, stages, barriers, sums).run();
   }
 }
@@ -138,10 +148,19 @@ struct Layout {
   size_t shared_bytes = 0;
 };
 
+// Whether TMA can read the scales.
+bool brings_scales(const Args& p) {
+  constexpr int kAlignment = 16;
+  const WeightArgs& w = p.w;
+  return w.scale_cols > 1 && w.scale_rows == p.n &&
+         w.scale_cols * (bits(w.scale_dtype) / 8) % kAlignment == 0 &&
+         reinterpret_cast<uintptr_t>(w.scale) % kAlignment == 0;
+}
+
 // Lays out teams and stages, for so many blocks per SM.
 Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   constexpr int kSharedBytes = 222 << 10;   // of stages and sums
-  constexpr int kHalfTheBytes = 108 << 10;  // of each of two blocks
+  constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
   const int team_bytes = kColumns * rows * int{sizeof(float)};
@@ -153,14 +172,25 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   p.team_k = static_cast<uint32_t>(k);
   p.chunk_steps = p.steps;  // if one chunk has all
   if (p.w.scale_cols > 1) {
-    const int chunk = kChunkBytes / (bits(p.w.scale_dtype) / 8) << p.scale_shift;  // in k
+    const int scale_size = bits(p.w.scale_dtype) / 8;
+    const int chunk = kChunkBytes / scale_size << p.scale_shift;  // in k
     p.chunk_steps = std::max(1, chunk / k);
     p.chunk_k = p.chunk_steps * k;
+    p.scale_bytes = std::max(kChunkBytes, (k >> p.scale_shift) * scale_size);
   }
   p.stage_bytes = kCodeBytes + rows * k * int{sizeof(BFloat16)};
-  const int bytes = blocks == 1 ? kSharedBytes : kHalfTheBytes;
-  p.num_stages = std::min(kMostStages, (bytes - sum_bytes) / p.stage_bytes);
-  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes + sum_bytes)};
+  const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
+  p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
+  const auto slots = [&] {
+    // One more than the stages have, which the warps may still read.
+    return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1 : 0;
+  };
+  while (p.num_stages * p.stage_bytes + scale_room(p, slots()) > bytes) {
+    --p.num_stages;
+  }
+  p.scale_slots = slots();
+  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes + scale_room(p, p.scale_slots) +
+                                      sum_bytes)};
 }
 
 // This lays out as many teams as have the fewest steps in the longest chain of items of an SM. More
@@ -249,6 +279,12 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   p.codes = make_tensor_map(
       codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
       {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kColumns >> p.team_shift}});
+  if (p.scale_slots > 0) {
+    const int64_t scale_bytes = p.w.scale_cols * int64_t{bits(p.w.scale_dtype) / 8};
+    p.scales = make_tensor_map(
+        p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
+        {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, kColumns >> p.team_shift}});
+  }
   const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows, layout.blocks);

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The scales and zero points of a lane's columns in few_rows_gemm.cu.  The four lanes of a quad
-// have the same columns.  Together they load 16 bytes of a column's scales at a time, one chunk
-// ahead, and tell each other what they need of them.  Why: a lane that loaded each scale when it
-// needs it took twice the instructions, and all columns of a block have more cache lines than fit
-// beside the stages, so that every load of one scale brought 32 bytes from L2.
+// The scales and zero points of a lane's columns in few_rows_gemm.cu.  Scales come by TMA, in slots
+// of a ring of their own, so those of the next item are there when it begins.  The four lanes of a
+// quad have the same columns.  Together they hold 16 bytes of a column's scales at a time, and tell
+// each other what they need of them.  Where TMA cannot read the scales, the quad loads them itself,
+// one chunk ahead.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,26 @@ class Scales {
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
 
-  __device__ Scales(const Args& args, int team, int part) : p_(args), team_(team), part_(part) {
+  struct Lane {
+    int team;
+    int column;  // the first of the lane's two in a block
+    int part;    // the place of the lane in its quad
+    int lane;
+  };
+  // `stages` is a shared address; slots of scales lie behind the stages.
+  __device__ Scales(const Args& args, uint32_t stages, Barriers& barriers, const Lane& lane)
+      : p_(args),
+        team_(lane.team),
+        part_(lane.part),
+        lane_(lane.lane),
+        full_(ptx::opaque(ptx::shared_address(barriers.scales_full))),
+        empty_(ptx::opaque(ptx::shared_address(barriers.scales_empty))) {
     by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
+    // A slot has the scales of all teams, of which those of a team may begin behind the first 16
+    // bytes.
+    const int first = (team_ * S::kK >> p_.scale_shift & -kOfChunk) * kBytes;
+    own_ = stages + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes +
+                                          lane.column * p_.scale_bytes + first + part_ * 4);
   }
 
   // Begins an item whose columns for this lane are `column` and `column` + 8: asks for what comes
@@ -54,7 +72,9 @@ class Scales {
     }
     fetch_k_ = zero_k_ = team_ * S::kK;
     k_ = static_cast<uint32_t>(fetch_k_ + (S::kByChunks ? part_ * kSlab : 0));
-    fetch_chunk();
+    if (slots_ == 0) {
+      fetch_chunk();
+    }
     if (kHasZeros && has_zeros_ != 0) {
       fetch_zeros();
     }
@@ -66,15 +86,31 @@ class Scales {
   }
   // Call this before the first of every p.chunk_steps steps.
   __device__ __forceinline__ void next_chunk() {
-    words_[0] = next_words_[0];
-    words_[1] = next_words_[1];
+    if (slots_ == 0) {
+      words_[0] = next_words_[0];
+      words_[1] = next_words_[1];
+      fetch_chunk();
+    } else {
+      const uint32_t at = ring_.slot * uint32_t{sizeof(uint64_t)};
+      // pairs with the copies that Filler::request_scales requests.
+      ptx::mbarrier_wait_parity(full_ + at, ring_.parity);
+      const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
+      const uint32_t from =
+          own_ + static_cast<uint32_t>(ring_.slot) * (bytes * kColumns >> p_.team_shift);
+      words_[0] = ptx::ld_shared_word(from);
+      words_[1] = ptx::ld_shared_word(from + 8 * bytes);
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::mbarrier_arrive(empty_ + at);  // pairs with Filler::request_scales
+      }
+      ring_.advance(slots_);
+    }
     if constexpr (kMayBeLarge) {
       // Bit 7 of a byte is set where half of the code is 72 or more.
       static_assert(kLargestE8m0 == 2 * 72);
       const auto halves = [&](int i) { return (words_[i] >> 1 & 0x7f7f7f7fu) + 0x38383838u; };
       is_large_ = __any_sync(kAll, ((halves(0) | halves(1)) & 0x80808080u) != 0) != 0;
     }
-    fetch_chunk();
     if (!kFolds && ends_ == 0) {
       take_factors();
       if (kHasZeros && has_zeros_ != 0) {
@@ -227,7 +263,13 @@ class Scales {
 
   const Args& p_;
   int team_;
-  int part_;  // the place of the lane in its quad
+  int part_;
+  int lane_;
+  int slots_ = ptx::opaque(p_.scale_slots);
+  uint32_t full_;  // shared addresses
+  uint32_t empty_;
+  uint32_t own_;  // those of the lane's first column in the first slot
+  Ring ring_;
   uint32_t ends_ = ptx::opaque(p_.ends);
   int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
   int subtracts_ = has_zeros_ != 0 || p_.w.default_zero_point != 0.0f;

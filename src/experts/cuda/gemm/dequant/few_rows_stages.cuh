@@ -45,6 +45,7 @@ inline constexpr int kMostRows = 64;                      // of a tile
 inline constexpr int kSlab = 32;                          // elements of k, for two products
 inline constexpr int kChunkBytes = 16;  // of scales of a column, see few_rows_scales.cuh
 inline constexpr int kMostStages = 11;
+inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has scales of its own
 inline constexpr int kFewestStages = 4;
 
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
@@ -78,6 +79,7 @@ struct Step {
 struct Args : GemmArgs {
   CUtensorMap codes;              // [G N, bytes of K], boxes of a team's columns x kStepBytes
   CUtensorMap x[kMostRows / 16];  // ordered rows [M, K], with one, two, ... boxes of rows
+  CUtensorMap scales;             // [G N, bytes of scales], boxes of a team's columns x scale_bytes
   const int32_t* index;           // of rows, see RowOperand; nullptr: none
   int across;                     // blocks of columns
   int steps;                      // of each team
@@ -93,11 +95,16 @@ struct Args : GemmArgs {
   int chunk_steps;       // steps of a team that share a chunk
   int chunk_k;           // elements of k from the first of these steps to the first of the next
   bool has_scale_words;  // scales of a column are whole words of 32 bits
+  // TMA brings the scales of a chunk, of all teams, to a slot.  0: threads load them.
+  int scale_slots;
+  int scale_bytes;  // of a column in a slot
 };
 
 struct Barriers {
-  uint64_t full[kMostStages];   // codes and rows have arrived
-  uint64_t empty[kMostStages];  // all warps that multiply have read them
+  uint64_t full[kMostStages];             // codes and rows have arrived
+  uint64_t empty[kMostStages];            // all warps that multiply have read them
+  uint64_t scales_full[kMostScaleSlots];  // the same for the scales of a chunk
+  uint64_t scales_empty[kMostScaleSlots];
 };
 
 // Where the stages of a block are, one after the other.
@@ -105,11 +112,9 @@ struct Ring {
   int slot = 0;
   uint32_t parity = 0;
 
-  // REQUIRES: stages <= num_stages
-  __device__ __forceinline__ void advance(int stages, int num_stages) {
-    slot += stages;
-    if (slot >= num_stages) {
-      slot -= num_stages;
+  __device__ __forceinline__ void advance(int num_stages) {
+    if (++slot == num_stages) {
+      slot = 0;
       parity ^= 1;
     }
   }

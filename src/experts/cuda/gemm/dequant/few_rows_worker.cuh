@@ -28,8 +28,8 @@ class Worker {
         full_(ptx::opaque(ptx::shared_address(barriers.full))),
         empty_(ptx::opaque(ptx::shared_address(barriers.empty))),
         team_sums_(sums),
-        scales_(args, team_, part_) {
-    warp_column_ = beside_ * kGroupColumns + warp_ % kGroupWarps * kOwn;
+        warp_column_(beside_ * kGroupColumns + warp_ % kGroupWarps * kOwn),
+        scales_(args, stages_, barriers, {team_, warp_column_ + quad_, part_, lane_}) {
     // The lane's words are 16 bytes of column quad_, or what ldmatrix makes of those of lane % 8.
     const int own = warp_ % kGroupWarps * kOwn + (S::kByChunks ? quad_ : lane_ % 8);
     const int chunk = (S::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
@@ -220,7 +220,7 @@ class Worker {
           ptx::wgmma_commit();
           if (first + kUnit == S::kSlabs) {
             held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
-            ring_.advance(1, p_.num_stages);
+            ring_.advance(p_.num_stages);
             if (goes_on || step + 1 < p_.steps) {
               load_next();  // while products are under way
             }
@@ -322,7 +322,7 @@ class Worker {
           held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
           __syncwarp();
           release();
-          ring_.advance(1, p_.num_stages);
+          ring_.advance(p_.num_stages);
           if (has_next || steps > 1) {
             load_next();
           }
