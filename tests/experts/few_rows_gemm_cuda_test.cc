@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/cuda/activation/activation.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
@@ -199,6 +200,35 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
       few_rows_gemm(gemm, plan_of(gemm), stream_);
       expect_near(expected, convert(here(gemm.out), DType::kF32),
                   dtype == DType::kBF16 ? 4e-3f : 5e-4f);
+    }
+  }
+}
+
+TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
+  ActivationSpec interleaved;
+  interleaved.kind = Activation::kSwigluOai;
+  interleaved.interleaved = true;
+  ActivationSpec ungated;
+  ungated.kind = Activation::kRelu2;
+  ungated.gated = false;
+  for (const Scheme& scheme : {kSchemes[2], kSchemes[5], kSchemes[12]}) {
+    const WeightOperand w = weight(scheme, 2, 130, 256);
+    for (const ActivationSpec& spec : {ActivationSpec{}, interleaved, ungated}) {
+      SCOPED_TRACE(std::string(scheme.name) + ", kind " +
+                   std::to_string(static_cast<int>(spec.kind)));
+      ExpertGemm gemm = gemm_of(w, {3, 20}, false);
+      const Tensor input =
+          there(random_uniform({23, spec.gated ? 512 : 256}, DType::kBF16, 9, -3.0f, 3.0f));
+      activate(spec, gemm.rows, input, gemm.a.values, stream_);
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      const Tensor expected = here(gemm.out);
+      gemm.a.values = input;
+      gemm.a.activation = spec;
+      gemm.out = there(Tensor::zeros({23, 130}, DType::kF32, Device::cpu()));
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      const Tensor actual = here(gemm.out);
+      EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(expected.nbytes())),
+                0);
     }
   }
 }

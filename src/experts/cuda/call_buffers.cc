@@ -37,6 +37,8 @@ CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch&
   expected = plan.expected;
   fuses_activation = plan.gemm1.activates;
   fuses_codes = plan.gemm1.quantizes;
+  gemm2_activates = plan.gemm2.takes_unactivated() && !fuses_activation && !facts.a2.active() &&
+                    d.num_adapters == 0;
   gemm1 = scratch.take({plan.is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
   const bool needs_act = !facts.activates_to_codes() || (fuses_activation && !fuses_codes);
   act = scratch.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);

@@ -60,6 +60,7 @@ struct CallBuffers {
   int64_t expected = 0;           // how many rows the GEMMs are expected to have
   bool fuses_activation = false;  // GEMM1 activates as it stores
   bool fuses_codes = false;       // and quantizes
+  bool gemm2_activates = false;   // GEMM2 activates rows as it reads them
   Tensor w1_decoded, w2_decoded;  // see ExpertGemm
   float* sums = nullptr;          // the result of either GEMM, before adapters
   float* shrunk = nullptr;

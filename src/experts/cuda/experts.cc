@@ -319,7 +319,7 @@ class CudaExperts final : public ExpertsBase {
             is_batched() ? nullptr : call.buffers.token_of_row.data<int32_t>()};
   }
 
-  // Computes GEMM2's rows.
+  // Computes GEMM2's rows, or what it activates.
   RowOperand compute_hidden(const Call& call, const RowOperand& x) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     if (buffers.fuses_activation) {
@@ -341,6 +341,12 @@ class CudaExperts final : public ExpertsBase {
       activate_to_codes({desc_.activation, a2_.spec(), given_scales(call)}, rows, buffers.gemm1,
                         buffers.hidden, stream);
       return buffers.hidden;
+    }
+    if (buffers.gemm2_activates) {
+      RowOperand unactivated;
+      unactivated.values = buffers.gemm1;
+      unactivated.activation = desc_.activation;
+      return unactivated;
     }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     if (a2_.active()) {

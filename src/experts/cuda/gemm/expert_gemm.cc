@@ -218,6 +218,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   }
   const GemmPlan plan = plan_of(gemm);
   assert(!gemm.a.index || plan.takes_index());
+  assert(!gemm.a.activation || plan.takes_unactivated());
   switch (plan.multiplier) {
     case Multiplier::kThin:
       return thin_gemm(gemm, /*activates=*/false, stream);

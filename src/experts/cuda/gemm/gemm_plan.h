@@ -129,6 +129,8 @@ struct GemmPlan {
   }
   // Whether rows with an index may still be on their way.
   bool takes_arrivals() const { return multiplier == Multiplier::kSm90; }
+  // Whether it can activate bf16 rows as it reads them.
+  bool takes_unactivated() const { return multiplier == Multiplier::kFewRows; }
   // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };

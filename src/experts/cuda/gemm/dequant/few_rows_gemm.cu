@@ -22,11 +22,13 @@
 #include <cassert>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "core/allocate.h"
 #include "core/ceil_div.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
+#include "experts/cuda/activation/activation.h"
 #include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_order.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
@@ -105,17 +107,24 @@ Kernel kernel_of_rows(int rows, int blocks) {
 
 using OrderKernel = void (*)(OrderArgs);
 
-OrderKernel find_order_kernel(Code code) {
+template <Activates kActivates>
+OrderKernel order_kernel_of(Code code) {
   switch (code) {
     case Code::kU4:
-      return order_rows_kernel<Code::kU4>;
+      return order_rows_kernel<Code::kU4, kActivates>;
     case Code::kI8:
-      return order_rows_kernel<Code::kI8>;
+      return order_rows_kernel<Code::kI8, kActivates>;
     case Code::kE4M3:
-      return order_rows_kernel<Code::kE4M3>;
+      return order_rows_kernel<Code::kE4M3, kActivates>;
     default:
-      return order_rows_kernel<Code::kE2M1>;
+      return order_rows_kernel<Code::kE2M1, kActivates>;
   }
+}
+
+OrderKernel find_order_kernel(Code code, const std::optional<ActivationSpec>& activation) {
+  return !activation                  ? order_kernel_of<Activates::kNo>(code)
+         : is_plain_silu(*activation) ? order_kernel_of<Activates::kPlainSilu>(code)
+                                      : order_kernel_of<Activates::kAny>(code);
 }
 
 // Returns nullptr where there is no kernel.
@@ -229,11 +238,17 @@ std::shared_ptr<void> order_rows(const ExpertGemm& gemm, int tile_rows, Args& p,
   const int64_t num_rows = gemm.out.dim(0);
   const int64_t row_bytes = width * int64_t{sizeof(BFloat16)};
   std::shared_ptr<void> x = allocate_on(num_rows * row_bytes, on);
-  const OrderArgs order{p.rows, p.a.values, p.index, static_cast<uint8_t*>(x.get()), p.k, width};
+  OrderArgs order{{}, p.index, width};
+  order.x.rows = p.rows;
+  order.x.in = p.a.values;
+  order.x.out = x.get();
+  order.x.width = p.k;
+  order.x.in_width = static_cast<int>(gemm.a.values.dim(1));
+  order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
   const int64_t slabs = width / kSlab;
   const dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
-  launch_early("order_rows_kernel", find_order_kernel(p.w.code), grid, kOrderThreads, 0,
-               as_stream(on.native_handle()), order);
+  launch_early("order_rows_kernel", find_order_kernel(p.w.code, gemm.a.activation), grid,
+               kOrderThreads, 0, as_stream(on.native_handle()), order);
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   const int box = row_box(tile_rows);

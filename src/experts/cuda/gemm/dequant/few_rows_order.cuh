@@ -1,46 +1,58 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of activations in the order of k in which few_rows_gemm.cu decodes codes.
+// Rows of activations in the order of k in which few_rows_gemm.cu decodes codes.  GEMM2's rows can
+// be activated on the way.
 #pragma once
 
+#include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 
 namespace moebius::cuda::few_rows {
 
+enum class Activates : uint8_t { kNo, kPlainSilu, kAny };
+
 struct OrderArgs {
-  RowGroups rows;
-  const uint8_t* in;     // rows of K
+  ActivationArgs x;      // unless rows are activated, `in` has rows of K
   const int32_t* index;  // row r is in[index[r]]; nullptr: in[r]
-  uint8_t* out;          // [M, padded]
-  int k;
-  int padded;  // a multiple of the k of a step
+  int padded;            // the width of rows of `out`, a multiple of the k of a step
 };
 
 inline constexpr int kOrderThreads = 256;
 
+// The eight elements of a row from k on.
+template <Activates kActivates>
+__device__ __forceinline__ uint4 row_eight(const ActivationArgs& x, const BFloat16* row, int k) {
+  if constexpr (kActivates == Activates::kNo) {
+    return load_raw(row + k).words[0];
+  } else {
+    return activate_vector<kActivates == Activates::kPlainSilu>(x, row, k).words[0];
+  }
+}
+
 // A thread takes a slab of a row at a time.
-template <Code kCode>
+template <Code kCode, Activates kActivates>
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows_kernel(const __grid_constant__ OrderArgs p) {
   using S = Step<kCode, 16>;
   ptx::await_kernel_before();
   ptx::let_next_begin();
-  const RowSpan span = span_rows(p.rows, static_cast<int>(blockIdx.y));
-  const int slabs = p.padded / kSlab;
-  const int64_t num = (span.end - span.begin) * slabs;
-  for (int64_t i = int64_t{blockIdx.x} * kOrderThreads + threadIdx.x; i < num;
-       i += int64_t{gridDim.x} * kOrderThreads) {
+  const RowSpan span = span_rows(p.x.rows, static_cast<int>(blockIdx.y));
+  // Why 32 bits do: 2^32 slabs take 256 GiB.
+  const auto slabs = static_cast<uint32_t>(p.padded / kSlab);
+  const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * slabs;
+  for (uint32_t i = blockIdx.x * kOrderThreads + threadIdx.x; i < num;
+       i += gridDim.x * kOrderThreads) {
     const int64_t row = span.begin + i / slabs;
     const int slab = static_cast<int>(i % slabs);
     const int64_t from = p.index != nullptr ? p.index[row] : row;
-    const auto* in = reinterpret_cast<const uint4*>(p.in + from * p.k * 2);
+    const auto* in = static_cast<const BFloat16*>(p.x.in) + from * p.x.in_width;
     uint4 eights[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int k = S::kByChunks ? (slab / 4 * 16 + j * 4 + slab % 4) * 8 : (slab * 4 + j) * 8;
-      eights[j] = k < p.k ? in[k / 8] : uint4{};
+      eights[j] = k < p.x.width ? row_eight<kActivates>(p.x, in, k) : uint4{};
     }
     uint4 own[4];  // of the lanes of a quad
 #pragma unroll
@@ -55,7 +67,8 @@ __global__ void __launch_bounds__(kOrderThreads)
                                                : make_uint4(a.z, a.w, b.z, b.w));
       }
     }
-    auto* out = reinterpret_cast<uint4*>(p.out + row * p.padded * 2) + slab * 4;
+    auto* out =
+        reinterpret_cast<uint4*>(static_cast<BFloat16*>(p.x.out) + row * p.padded) + slab * 4;
     out[0] = make_uint4(own[0].x, own[1].x, own[2].x, own[3].x);
     out[1] = make_uint4(own[0].y, own[1].y, own[2].y, own[3].y);
     out[2] = make_uint4(own[0].z, own[1].z, own[2].z, own[3].z);
