@@ -169,6 +169,19 @@ __device__ __forceinline__ Raw8<T> activate_vector(const ActivationArgs& a, cons
   }
 }
 
+// Whether, and by which formula, a kernel activates rows as it loads them.
+enum class Activates : uint8_t { kNo, kPlainSilu, kAny };
+
+// Loads elements [i, i + kVector) of a row, or of its activation.  kPlainSilu is for 16-bit types.
+template <Activates kActivates, typename T>
+__device__ __forceinline__ Raw8<T> load_activated(const ActivationArgs& a, const T* in, int i) {
+  if constexpr (kActivates == Activates::kNo) {
+    return load_raw(in + i);
+  } else {
+    return activate_vector<kActivates == Activates::kPlainSilu>(a, in, i);
+  }
+}
+
 template <typename T>
 bool is_plain_silu(const ActivationSpec& spec) {
   return sizeof(T) == 2 && is_plain_silu(spec);

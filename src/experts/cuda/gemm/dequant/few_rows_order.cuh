@@ -11,8 +11,6 @@
 
 namespace moebius::cuda::few_rows {
 
-enum class Activates : uint8_t { kNo, kPlainSilu, kAny };
-
 struct OrderArgs {
   ActivationArgs x;      // unless rows are activated, `in` has rows of K
   const int32_t* index;  // row r is in[index[r]]; nullptr: in[r]
@@ -21,17 +19,15 @@ struct OrderArgs {
 
 inline constexpr int kOrderThreads = 256;
 
-// The eight elements of a row from k on.
-template <Activates kActivates>
-__device__ __forceinline__ uint4 row_eight(const ActivationArgs& x, const BFloat16* row, int k) {
-  if constexpr (kActivates == Activates::kNo) {
-    return load_raw(row + k).words[0];
-  } else {
-    return activate_vector<kActivates == Activates::kPlainSilu>(x, row, k).words[0];
-  }
+// Returns what the other thread of a pair of neighbours passes; `pair` is their mask.
+__device__ __forceinline__ uint4 exchanged(uint32_t pair, const uint4& v) {
+  return make_uint4(__shfl_xor_sync(pair, v.x, 1), __shfl_xor_sync(pair, v.y, 1),
+                    __shfl_xor_sync(pair, v.z, 1), __shfl_xor_sync(pair, v.w, 1));
 }
 
-// A thread takes a slab of a row at a time.
+// A thread takes a slab of a row at a time.  Two neighbours exchange halves, so that they store
+// whole sectors of 32 bytes: rows of `out` follow each other without gaps, and have an even number
+// of slabs.
 template <Code kCode, Activates kActivates>
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows_kernel(const __grid_constant__ OrderArgs p) {
@@ -42,6 +38,8 @@ __global__ void __launch_bounds__(kOrderThreads)
   // Why 32 bits do: 2^32 slabs take 256 GiB.
   const auto slabs = static_cast<uint32_t>(p.padded / kSlab);
   const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * slabs;
+  const uint32_t odd = threadIdx.x % 2;
+  const uint32_t pair = 3u << (threadIdx.x % kWarp - odd);
   for (uint32_t i = blockIdx.x * kOrderThreads + threadIdx.x; i < num;
        i += gridDim.x * kOrderThreads) {
     const int64_t row = span.begin + i / slabs;
@@ -52,7 +50,7 @@ __global__ void __launch_bounds__(kOrderThreads)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int k = S::kByChunks ? (slab / 4 * 16 + j * 4 + slab % 4) * 8 : (slab * 4 + j) * 8;
-      eights[j] = k < p.x.width ? row_eight<kActivates>(p.x, in, k) : uint4{};
+      eights[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
     }
     uint4 own[4];  // of the lanes of a quad
 #pragma unroll
@@ -67,12 +65,19 @@ __global__ void __launch_bounds__(kOrderThreads)
                                                : make_uint4(a.z, a.w, b.z, b.w));
       }
     }
-    auto* out =
-        reinterpret_cast<uint4*>(static_cast<BFloat16*>(p.x.out) + row * p.padded) + slab * 4;
-    out[0] = make_uint4(own[0].x, own[1].x, own[2].x, own[3].x);
-    out[1] = make_uint4(own[0].y, own[1].y, own[2].y, own[3].y);
-    out[2] = make_uint4(own[0].z, own[1].z, own[2].z, own[3].z);
-    out[3] = make_uint4(own[0].w, own[1].w, own[2].w, own[3].w);
+    const uint4 quarters[4] = {make_uint4(own[0].x, own[1].x, own[2].x, own[3].x),
+                               make_uint4(own[0].y, own[1].y, own[2].y, own[3].y),
+                               make_uint4(own[0].z, own[1].z, own[2].z, own[3].z),
+                               make_uint4(own[0].w, own[1].w, own[2].w, own[3].w)};
+    uint4* out = static_cast<uint4*>(p.x.out) + (span.begin * slabs + i - odd) * 4 + odd;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4& even_quarter = quarters[2 * half];
+      const uint4& odd_quarter = quarters[2 * half + 1];
+      const uint4 other = exchanged(pair, odd != 0 ? even_quarter : odd_quarter);
+      out[2 * half] = odd != 0 ? other : even_quarter;
+      out[4 + 2 * half] = odd != 0 ? odd_quarter : other;
+    }
   }
 }
 
