@@ -172,7 +172,11 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
           scheme_of("fp8_channel_token")}) {
       for (const Problem& problem :
            {Problem{"prefill", 900, 6, 2, 512, 384}, Problem{"decode", 12, 16, 4, 1024, 256},
-            Problem{"odd", 100, 4, 2, 352, 352}}) {
+            Problem{"odd", 100, 4, 2, 352, 352}, Problem{"wide", 24, 3, 2, 2304, 2112}}) {
+        // A thread that quantizes to nvfp4 holds more than one vector of rows above 2048.
+        if (problem.name == std::string_view("wide") && scheme.name != scheme_of("nvfp4").name) {
+          continue;
+        }
         SCOPED_TRACE(std::string(scheme.name) + " " + std::string(problem.name) + " " +
                      std::string(name(format)));
         const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
