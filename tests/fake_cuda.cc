@@ -24,6 +24,7 @@ cudaError_t note(const char* function) {
 }
 
 bool events_are_complete = true;
+bool has_memory = true;
 
 // An address that stands for an object of the runtime.
 template <typename Handle>
@@ -34,6 +35,9 @@ Handle next_handle() {
 
 cudaError_t allocate(void** data, size_t bytes) {
   constexpr size_t kAlignment = 256;
+  if (!has_memory) {
+    return cudaErrorMemoryAllocation;
+  }
   *data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   return note("allocate");
 }
@@ -64,6 +68,10 @@ std::map<std::string, int> take_cuda_calls() {
 
 void complete_events(bool are_complete) {
   events_are_complete = are_complete;
+}
+
+void set_gpu_memory(bool is_left) {
+  has_memory = is_left;
 }
 
 }  // namespace moebius::testing

@@ -17,5 +17,7 @@ namespace moebius::testing {
 std::map<std::string, int> take_cuda_calls();
 // From now on events are complete when they are asked for, as they are at first, or are not.
 void complete_events(bool are_complete);
+// From now on the GPU has memory left, as it has at first, or has not.
+void set_gpu_memory(bool is_left);
 
 }  // namespace moebius::testing

@@ -35,14 +35,13 @@ class Unsupported : public Error {
   using Error::Error;
 };
 
-// A call of the CUDA runtime failed, or the library's own pool of a GPU has no memory left; the
-// message then has the bytes asked for and those free.
+// A call of the CUDA runtime failed, but not for want of memory.
 class CudaError : public Error {
  public:
   using Error::Error;
 };
 
-// The host, or an allocator of the caller's, had no memory; the message has the bytes and the
+// The host, a GPU, or an allocator of the caller's had no memory; the message has the bytes and the
 // device.
 class OutOfMemory : public Error {
  public:

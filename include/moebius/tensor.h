@@ -94,8 +94,7 @@ class Tensor {
   // that uses the storage is done, unless record_stream() has named the streams of that work, and
   // `zeros` returns when the storage is zero.
   // Both throw InvalidArgument (a row of a packed type is no whole number of bytes), Unsupported
-  // (this build or machine has no such device) and OutOfMemory, or CudaError where the library's
-  // own pool of a GPU has no memory left.
+  // (this build or machine has no such device) and OutOfMemory.
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
   // Memory of a lender, who must keep it alive and in place.  borrow() and share() throw

@@ -27,11 +27,11 @@ class Unsupported(Error, NotImplementedError):
 
 
 class CudaError(Error):
-    """The CUDA runtime failed, or the library's pool on a GPU has no memory left."""
+    """The CUDA runtime failed, but not for want of memory."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """The host, or an allocator that was set, had not enough memory."""
+    """The host, a GPU, or an allocator that was set had not enough memory."""
 
 
 class CommError(Error):

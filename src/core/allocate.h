@@ -14,7 +14,7 @@ namespace moebius {
 
 // Memory that any thread and stream may use from now on, 256-byte aligned.  The last handle on
 // memory of a GPU is destroyed after the work that uses it, or after give_back_after() in the same
-// thread.  Throws Error with the bytes (CudaError from our pool), and Unsupported.
+// thread.  Throws OutOfMemory with the bytes, and Unsupported.
 std::shared_ptr<void> allocate(int64_t bytes, Device device);
 
 // Memory of a GPU for work of this stream alone.  The handle may be destroyed as soon as that work

@@ -45,6 +45,7 @@ TEST(Cuda, FailedCallsNameCallReasonAndPlace) {
   EXPECT_THROW(fail(), CudaError);
   expect_mentions(message_of<Error>(fail), {"cudaMemcpyAsync of 7 bytes", "invalid argument",
                                             "cudaErrorInvalidValue", "cuda_test.cc:"});
+  EXPECT_THROW(cuda::check_cuda(cudaErrorMemoryAllocation, "cudaMalloc of 7 bytes"), OutOfMemory);
   EXPECT_NO_THROW(cuda::check_cuda(cudaSuccess, "cudaFree"));
 }
 
@@ -142,7 +143,7 @@ TEST_F(CudaTest, ACopyOnTheWrongStreamIsRefused) {
 
 TEST_F(CudaTest, TooLargeAnAllocationSaysSoAndHarmsNothing) {
   const auto fail = [] { Tensor::empty({int64_t{1} << 50}, DType::kU8, Device::cuda(0)); };
-  EXPECT_THROW(fail(), CudaError);
+  EXPECT_THROW(fail(), OutOfMemory);
   expect_mentions(message_of<Error>(fail), {"1125899906842624 bytes", "cuda:0", "out of memory"});
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   const Stream stream = Stream::cuda(0);

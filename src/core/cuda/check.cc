@@ -27,7 +27,11 @@ void throw_cuda_error(cudaError_t status, std::string_view call, const Where& wh
   (void)cudaGetLastError();  // a later check must not find this error again
   std::string_view file = where.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);  // npos + 1 == 0
-  throw CudaError(fmt::format("{} ({}:{})", describe(status, call), file, where.line()));
+  const std::string text = fmt::format("{} ({}:{})", describe(status, call), file, where.line());
+  if (status == cudaErrorMemoryAllocation) {
+    throw OutOfMemory(text);
+  }
+  throw CudaError(text);
 }
 
 void log_cuda_error(cudaError_t status, std::string_view call) noexcept {

@@ -19,8 +19,8 @@ using Where = std::source_location;
 // (memory.cc:40)".
 [[noreturn]] void throw_cuda_error(cudaError_t status, std::string_view call, const Where& where);
 
-// Throws CudaError.  `call` names the call and, if useful, its arguments: "cudaMalloc of 4096
-// bytes".  The message names the current device.
+// Throws OutOfMemory for cudaErrorMemoryAllocation, and else CudaError.  `call` names the call and,
+// if useful, its arguments: "cudaMalloc of 4096 bytes".  The message names the current device.
 inline void check_cuda(cudaError_t status, std::string_view call, Where where = Where::current()) {
   if (status != cudaSuccess) [[unlikely]] {
     throw_cuda_error(status, call, where);

@@ -93,8 +93,8 @@ class Pool {
     size_t free = 0;
     size_t total = 0;
     check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    throw CudaError(fmt::format("out of memory: {} bytes on {}, of whose {} bytes {} are free",
-                                bytes, to_string(Device::cuda(index_)), total, free));
+    throw OutOfMemory(fmt::format("out of memory: {} bytes on {}, of whose {} bytes {} are free",
+                                  bytes, to_string(Device::cuda(index_)), total, free));
   }
 
   const int index_;
@@ -126,7 +126,7 @@ std::shared_ptr<void> take(int64_t bytes, int index, Pool& pool, cudaStream_t st
             try {
               const DeviceGuard guard(index);
               free_on(p, stream);
-            } catch (const CudaError&) {
+            } catch (const Error&) {
               // The process ends or the device has failed for good, and its memory is gone anyway.
             }
           }};

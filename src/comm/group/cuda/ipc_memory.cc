@@ -103,7 +103,7 @@ void IpcMemory::unmap_peers() noexcept {
         cuda::log_cuda_error(cudaIpcCloseMemHandle(peer), "cudaIpcCloseMemHandle");
       }
     }
-  } catch (const CudaError&) {
+  } catch (const Error&) {
     // The process ends or the device has failed for good, and its memory is gone anyway.
   }
   peers.clear();
@@ -113,7 +113,7 @@ void IpcMemory::free_own() noexcept {
   try {
     const cuda::DeviceGuard guard(index);
     cuda::log_cuda_error(cudaFree(own), "cudaFree");
-  } catch (const CudaError&) {
+  } catch (const Error&) {
     // As above.
   }
   own = nullptr;
