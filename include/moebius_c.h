@@ -35,9 +35,10 @@
  * a time may use an object; groups and what is made from them count as one object.  A call on an
  * object that another thread is using, or that this thread is using further up (in a callback),
  * gives MOEBIUS_INVALID_ARGUMENT.  Destroying it is allowed even then: the handle ends at once, and
- * the object with the call that is using it.  Streams of the CPU, checkpoints, and arrays (but not
- * the values in them) may be used by several threads at the same time.  Functions without a handle
- * may be called at any time.  A child of fork() makes its own objects; it uses none of its parent.
+ * the object with the call that is using it.  Streams of the CPU, events, checkpoints, and arrays
+ * (but not the values in them) may be used by several threads at the same time.  Functions without
+ * a handle may be called at any time.  A child of fork() makes its own objects; it uses none of its
+ * parent.
  *
  * CALLBACKS get the `user` pointer that was given with them, which must be valid as long as they
  * may be called.  They return to the library: no exception and no longjmp leaves them.
@@ -231,6 +232,24 @@ MOEBIUS_C_API moebius_status moebius_stream_capture_id(moebius_stream stream, ui
 MOEBIUS_C_API moebius_status moebius_stream_get_cuda(moebius_stream stream, void** cuda_stream);
 /* Objects that were made with the stream keep it as long as they need it. */
 MOEBIUS_C_API moebius_status moebius_stream_destroy(moebius_stream stream);
+/* Lets what `stream` is given from now on begin after what `other` has been given so far; a CPU
+ * stream waits in the call.  Both are in the same capture of a CUDA graph, or only `other` is in
+ * one, whose capture `stream` then joins. */
+MOEBIUS_C_API moebius_status moebius_stream_wait_stream(moebius_stream stream,
+                                                        moebius_stream other);
+
+/* What a stream had been given at some moment.  Events hold little, and are used again inside. */
+typedef struct moebius_event_handle* moebius_event;
+/* The event of what the stream has been given so far; on the CPU that is done already. */
+MOEBIUS_C_API moebius_status moebius_stream_record(moebius_stream stream, moebius_event* event);
+/* Lets what the stream is given from now on begin after the event; a CPU stream waits in the call.
+ * Events of any GPU are accepted. */
+MOEBIUS_C_API moebius_status moebius_stream_wait(moebius_stream stream, moebius_event event);
+/* *is_complete becomes 1 if the work is done, else 0, as for every event that was recorded in a
+ * capture.  The call does not wait. */
+MOEBIUS_C_API moebius_status moebius_event_is_complete(moebius_event event, int32_t* is_complete);
+/* What waits for the event goes on waiting. */
+MOEBIUS_C_API moebius_status moebius_event_destroy(moebius_event event);
 
 /* ---------------------------------------------------------------------------- tensors --- */
 
@@ -762,6 +781,9 @@ MOEBIUS_C_API moebius_status moebius_pending_hook(moebius_pending pending);
  * destroyed, also when the transfer has failed.  Collective. */
 MOEBIUS_C_API moebius_status moebius_pending_finish(moebius_pending pending,
                                                     moebius_result* result);
+/* moebius_pending_finish and moebius_pending_destroy in one call.  The handle has ended also when
+ * the transfer has failed, but not when another thread is using it.  Collective. */
+MOEBIUS_C_API moebius_status moebius_pending_take(moebius_pending pending, moebius_result* result);
 /* Destroying one that was not finished abandons the transfer: the group is then broken. */
 MOEBIUS_C_API moebius_status moebius_pending_destroy(moebius_pending pending);
 

@@ -110,6 +110,14 @@ moebius_status moebius_pending_finish(moebius_pending pending, moebius_result* r
   });
 }
 
+moebius_status moebius_pending_take(moebius_pending pending, moebius_result* result) {
+  return giving(result, "result", [&] {
+    const Using<PendingObject> used(pending);
+    destroy_handle<PendingObject>(pending);  // the object ends with this call
+    return make_handle(used->finish());
+  });
+}
+
 moebius_status moebius_pending_destroy(moebius_pending pending) {
   return guarded([&] { destroy_handle<PendingObject>(pending); });
 }

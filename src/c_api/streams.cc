@@ -59,3 +59,33 @@ moebius_status moebius_stream_get_cuda(moebius_stream stream, void** cuda_stream
 moebius_status moebius_stream_destroy(moebius_stream stream) {
   return guarded([&] { destroy_handle<StreamObject>(stream); });
 }
+
+moebius_status moebius_stream_wait_stream(moebius_stream stream, moebius_stream other) {
+  return guarded([&] {
+    const Stream on = read_stream(stream);
+    on.wait(read_stream(other).record());
+  });
+}
+
+moebius_status moebius_stream_record(moebius_stream stream, moebius_event* event) {
+  return giving(event, "event",
+                [&] { return make_handle(std::make_shared<EventObject>(read_stream(stream))); });
+}
+
+moebius_status moebius_stream_wait(moebius_stream stream, moebius_event event) {
+  return guarded([&] {
+    const Stream on = read_stream(stream);
+    on.wait(find<EventObject>(event)->event);
+  });
+}
+
+moebius_status moebius_event_is_complete(moebius_event event, int32_t* is_complete) {
+  return giving(is_complete, "is_complete", [&] {
+    const auto asked = find<EventObject>(event);
+    return !asked->is_captured && asked->event.is_complete() ? 1 : 0;
+  });
+}
+
+moebius_status moebius_event_destroy(moebius_event event) {
+  return guarded([&] { destroy_handle<EventObject>(event); });
+}

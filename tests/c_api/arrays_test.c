@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: 2026 the Moebius authors */
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dtypes, streams, arrays, and tensors as calls read them: strides, flags, alignment. */
+/* Dtypes, streams, events, arrays, and tensors as calls read them: strides, flags, alignment. */
 #include "tests/c_api/check.h"
 
 static const moebius_device kCpu = {MOEBIUS_CPU, 0};
@@ -60,6 +60,39 @@ static void check_streams(void) {
   CHECK_INVALID(moebius_stream_synchronize(stream));
   CHECK_INVALID(moebius_stream_capture_id(stream, &capture));
   CHECK_OK(moebius_stream_destroy(NULL));
+}
+
+/* On the CPU there is nothing to wait for, and every call is checked all the same. */
+static void check_events(void) {
+  moebius_stream stream = NULL, other = NULL;
+  moebius_event event = NULL, untouched = UNTOUCHED;
+  int32_t is_complete = 0;
+  CHECK_OK(moebius_stream_cpu(1, &stream));
+  CHECK_OK(moebius_stream_cpu(2, &other));
+  CHECK_OK(moebius_stream_wait_stream(stream, other));
+  CHECK_OK(moebius_stream_wait_stream(stream, stream));
+  CHECK_OK(moebius_stream_wait_stream(NULL, NULL));
+  CHECK_OK(moebius_stream_record(stream, &event));
+  CHECK_OK(moebius_stream_wait(stream, event));
+  CHECK_OK(moebius_stream_wait(NULL, event));
+  CHECK_OK(moebius_event_is_complete(event, &is_complete));
+  CHECK_EQ(is_complete, 1);
+  CHECK_INVALID(moebius_stream_record(stream, NULL));
+  CHECK_INVALID(moebius_event_is_complete(event, NULL));
+  CHECK_BAD_OPTIONAL(moebius_stream, event, moebius_stream_wait_stream(handle, stream));
+  CHECK_BAD_OPTIONAL(moebius_stream, event, moebius_stream_wait_stream(stream, handle));
+  CHECK_BAD_OPTIONAL(moebius_stream, event, moebius_stream_record(handle, &untouched));
+  CHECK_BAD_OPTIONAL(moebius_stream, event, moebius_stream_wait(handle, event));
+  CHECK_BAD_HANDLES(moebius_event, stream, moebius_stream_wait(stream, handle));
+  CHECK_BAD_HANDLES(moebius_event, stream, moebius_event_is_complete(handle, &is_complete));
+  CHECK_BAD_OPTIONAL(moebius_event, stream, moebius_event_destroy(handle));
+  CHECK(untouched == UNTOUCHED);
+  CHECK_OK(moebius_stream_destroy(stream));
+  CHECK_OK(moebius_stream_wait(other, event)); /* it outlives its stream */
+  CHECK_OK(moebius_event_destroy(event));
+  CHECK_INVALID(moebius_stream_wait(other, event));
+  CHECK_OK(moebius_event_destroy(NULL));
+  CHECK_OK(moebius_stream_destroy(other));
 }
 
 static void check_arrays(void) {
@@ -230,6 +263,7 @@ static void check_refusals(void) {
 void test_arrays(void) {
   check_dtypes();
   check_streams();
+  check_events();
   check_arrays();
   check_copies();
   check_names_of_devices();

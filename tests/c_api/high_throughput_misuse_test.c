@@ -229,13 +229,16 @@ void test_high_throughput_misuse(void) {
   CHECK_BAD_HANDLES(moebius_result, other, dlpack_of(handle, "x", 0, &managed));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_hook(handle));
   CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_finish(handle, &untouched));
+  CHECK_BAD_HANDLES(moebius_pending, result, moebius_pending_take(handle, &untouched));
   CHECK_BAD_OPTIONAL(moebius_pending, result, moebius_pending_destroy(handle));
   CHECK_BAD_OPTIONAL(moebius_result, transport, moebius_result_destroy(handle));
   CHECK_BAD_OPTIONAL(moebius_high_throughput, result, moebius_high_throughput_destroy(handle));
   CHECK_OK(moebius_high_throughput_dispatch_start(transport, &my.input, NULL, &pending));
   CHECK_INVALID(moebius_pending_finish(pending, NULL));
+  CHECK_INVALID(moebius_pending_take(pending, NULL));
   CHECK_OK(moebius_pending_finish(pending, &combined));
-  CHECK_OK(moebius_pending_destroy(pending));
+  CHECK_INVALID(moebius_pending_take(pending, &untouched)); /* the handle ends all the same */
+  CHECK_INVALID(moebius_pending_destroy(pending));
   CHECK_OK(moebius_result_destroy(combined));
   CHECK_OK(moebius_array_destroy(array));
   CHECK_OK(moebius_result_destroy(result));

@@ -154,8 +154,8 @@ static void check_calls(moebius_low_latency transport, int rank) {
   memset(my->output, 0, sizeof(my->output));
   run_experts(second, &x);
   CHECK_OK(moebius_low_latency_combine_start(transport, &my->combine, second, NULL, &pending));
-  CHECK_OK(moebius_pending_finish(pending, &combined));
-  CHECK_OK(moebius_pending_destroy(pending));
+  CHECK_OK(moebius_pending_take(pending, &combined));
+  CHECK_INVALID(moebius_pending_destroy(pending));
   check_combined(my, rank, -1);
   moebius_tensor view;
   CHECK_OK(moebius_array_destroy(array_of(combined, "x", 0, &view)));
