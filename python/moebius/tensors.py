@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from ctypes import byref, c_int64, c_uint64, memmove, pointer, sizeof
+from ctypes import byref, c_int64, memmove, pointer, sizeof
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -294,14 +294,6 @@ def stream_handle(stream: Any, x: Any) -> int | None:
         handle: int | None = kind_of(x).stream_of(x)
         return handle
     return named_stream(stream)
-
-
-def capture_of(stream: Any) -> int:
-    """The number of the capture that a Stream or a torch.cuda.Stream is in, which no other capture has;
-    0 for none."""
-    found = c_uint64()
-    check(lib.stream_capture_id(named_stream(stream), byref(found)))
-    return found.value
 
 
 def named_stream(stream: Any) -> int | None:

@@ -186,9 +186,11 @@ def elastic_dispatch_in_a_graph(rank: Rank) -> None:
 
 
 def two_graphs_in_a_row(rank: Rank) -> None:
-    """Asynchronous calls are ordered within a capture, and not by events of the one before."""
+    """Asynchronous calls are ordered within a capture, and not by events of the one before.  One of
+    them is waited for by way of the next only."""
 
     def step() -> Any:
+        rank.buffer.get_dispatch_layout(rank.ids, EXPERTS, async_finish=True)
         rows, _, handle, event, _ = rank.buffer.low_latency_dispatch(
             rank.x, rank.ids, TOKENS, EXPERTS, use_fp8=False, async_finish=True
         )
@@ -287,6 +289,48 @@ def banks_of_a_busy_gpu(rank: Rank) -> None:
     del kept
 
 
+def memory_that_nobody_has_waited_for(rank: Rank) -> None:
+    """What asynchronous calls have made is not given to others while their stream still writes it."""
+    buffer = rank.buffer
+    per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(rank.ids, EXPERTS)
+    routing = (per_rank, None, in_rank, per_expert, rank.ids, rank.weights)
+    rows, *_, handle, _ = buffer.dispatch(rank.x, None, *routing)
+    ends = {"async_finish": True}
+
+    def call(waits: bool) -> set[int]:
+        """The addresses of what two calls have given, which nobody has any more."""
+        addresses = set()
+        for given in (
+            buffer.get_dispatch_layout(rank.ids, EXPERTS, **ends),
+            buffer.combine(rows, handle, **ends),
+        ):
+            *made, event = given
+            addresses |= {x.data_ptr() for x in made if x is not None}
+            if waits:
+                event.current_stream_wait(release_handle=True)
+        return addresses
+
+    call(True)
+    for waits, num_calls in ((True, 1), (False, 1), (False, 3)):
+        rank.barrier()
+        with torch.cuda.stream(buffer.get_comm_stream()):
+            torch.cuda._sleep(100_000_000)  # about 0.05 s
+        after = torch.cuda.Event()
+        after.record(buffer.get_comm_stream())
+        addresses = set().union(*[call(waits) for _ in range(num_calls)])
+        small = [torch.full((EXPERTS,), -7, dtype=torch.int32, device="cuda") for _ in range(64)]
+        large = [torch.full_like(rank.x, -7) for _ in range(8)]
+        taken = {x.data_ptr() for x in (*small, *large)}
+        if not waits:
+            assert not addresses & taken, "memory that is still written was given to others"
+        assert not after.query(), "the calls have waited for the GPU"
+        rank.barrier()
+        for x in (*small, *large):
+            assert bool((x == -7).all())
+        del small, large
+    rank.barrier()
+
+
 def results_of_a_busy_gpu(rank: Rank) -> None:
     """The same without the drop-in, with tensors in memory of the library's."""
     group = moebius.Group.torch(torch.distributed.group.WORLD).cuda(torch.cuda.current_device())
@@ -320,6 +364,7 @@ BODIES = {
         two_graphs_in_a_row,
         calls_that_wait_for_no_gpu,
         banks_of_a_busy_gpu,
+        memory_that_nobody_has_waited_for,
         results_of_a_busy_gpu,
     )
 }
@@ -365,6 +410,10 @@ def test_calls_wait_for_no_gpu() -> None:
 
 def test_banks_of_a_busy_gpu() -> None:
     run("banks_of_a_busy_gpu", 2)
+
+
+def test_memory_that_nobody_has_waited_for() -> None:
+    run("memory_that_nobody_has_waited_for", 2)
 
 
 def test_results_of_a_busy_gpu() -> None:

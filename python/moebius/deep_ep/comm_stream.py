@@ -9,58 +9,66 @@ for with all that it was given by then.  On the CPU none of this is needed."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Optional
+from ctypes import byref, c_int32, c_uint64
+from typing import Any, ClassVar, Optional
 
 import torch
 
+from .._library import lib
+from .._structs import INVALID_ARGUMENT
 from .._streams import wrapped_stream
-from .._torch import current_stream, raw_stream
-from ..errors import Unsupported
-from ..tensors import capture_of
-from .events import EventHandle, EventOverlap, cuda_event_of
+from .._torch import raw_stream
+from ..errors import Unsupported, check, create
+from .events import EventHandle, EventOverlap, event_of
 from .tensors import cuda, current_torch_stream
 
 
 class Turn:
-    """The stream of one call.  None stands for torch's current one, and for the CPU."""
+    """The stream of one call."""
 
     def __init__(
         self,
-        stream: Any,
-        is_async: bool,
+        own: Optional[int] = None,
+        here: int = 0,
+        stream: Any = None,
+        current: Optional[int] = None,
+        lane: Optional[_Lane] = None,
+        is_async: bool = False,
         is_apart: bool = False,
-        cuda_stream: int = 0,
-        current: int = 0,
     ) -> None:
+        self.own = own
+        """The library's handle of the stream; None on the CPU."""
+        self.here = here
+        """torch's current stream when the call began, as a number; 0 on the CPU, too."""
         self.stream = stream
+        """The stream of torch; None stands for torch's current one, and for the CPU."""
+        self.current = current
+        """The library's handle of torch's current stream when an asynchronous call began, in whose
+        body another one may be current."""
+        self.lane = lane
+        """That of an asynchronous call on a GPU."""
         self.is_async = is_async
         self.is_apart = is_apart
         """Whether the stream has not waited for torch's current one.  Memory that torch gives for
         that one may still be in use there."""
-        self._cuda_stream = cuda_stream
-        self._current = current
-        """torch's current stream when the call began.  Its body may run where another is current."""
-
-    def handle(self, gpu: Optional[int]) -> Optional[int]:
-        """The library's handle of the stream, for tensors on this GPU; None on the CPU."""
-        if gpu is None:
-            return None
-        if self.stream is None:
-            return current_stream(gpu)
-        return wrapped_stream(gpu, self._cuda_stream)
 
     def user(self) -> Optional[int]:
         """The library's handle of the stream that uses results last, which then give their memory
         back: torch's current one when the call began; None where that is the stream of the call."""
-        if self.stream is None or not self.is_async:
-            return None
-        return wrapped_stream(self.stream.device.index, self._current)
+        return self.current
 
     def adopt(self, result: Any) -> None:
         """Lets a result of the library give its memory back only after what the stream user() does
         with it.  Call this before its tensors are read."""
-        if self.stream is not None and self.is_async:
-            result._stream = self.user()
+        if self.current is not None:
+            result._stream = self.current
+
+    def wait(self, event: Any) -> None:
+        """Lets the call begin after what event_of() has given."""
+        if isinstance(event, EventHandle):
+            event.hold_back(self.own)
+        elif event is not None:
+            self.stream.wait_event(event)
 
     def allocate(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """What make() allocates for the call to write, which the end of the call takes as `made`."""
@@ -77,31 +85,74 @@ class Turn:
         return [None if x is None else x.contiguous() for x in tensors]
 
 
-# The turn of a call that is where it would be without this module: on the CPU, or on torch's current
-# stream.
-_PLAIN = Turn(None, False)
+_ON_CPU = Turn()
+_ASYNC_ON_CPU = Turn(is_async=True)
 
 
 class _Lane:
-    """The communication stream of a GPU, and the stream of the last call."""
+    """The calls on a device: on a GPU the communication stream, the stream of the last call, and
+    what calls have left."""
+
+    _is_complete: ClassVar[Any] = lib.event_is_complete
+    _destroy: ClassVar[Any] = lib.event_destroy
 
     def __init__(self, device: Any) -> None:
-        self.stream: Any = cuda.Stream(device)
-        self.cuda_stream: int = self.stream.cuda_stream
-        self.last: Any = None
-        self.last_handle: Optional[int] = None
-        """The cudaStream_t of the last call."""
+        self.gpu: Optional[int] = None if device.type == "cpu" else device.index
+        self.stream: Any = None
+        """The communication stream, once there was an asynchronous call."""
+        self.cuda_stream: Optional[int] = None
+        self.own: Optional[int] = None
+        """The library's handle of it."""
+        self.last: Optional[int] = None
+        """That of the stream of the last call since then."""
+        self.last_cuda_stream: Optional[int] = None
+        self.left: list[tuple[int, tuple[Any, ...]]] = []
+        self._plain: dict[int, Turn] = {}
 
-    def follow(self, stream: Any, cuda_stream: int, awaited: int) -> None:
+    def open(self, device: Any) -> None:
+        """Makes the communication stream."""
+        if self.stream is None:
+            self.stream = cuda.Stream(device)
+            self.cuda_stream = self.stream.cuda_stream
+            self.own = wrapped_stream(device.index, self.stream.cuda_stream)
+
+    def plain_turn(self, here: int) -> Turn:
+        """That of a call on torch's current stream, which is this and has nothing to wait for."""
+        turn = self._plain.get(here)
+        if turn is None:
+            turn = self._plain[here] = Turn(wrapped_stream(self.gpu or 0, here), here)
+        return turn
+
+    def follow(self, stream: Optional[int], awaited: Optional[int]) -> None:
         """Orders a call on this stream, which has waited for the stream `awaited`, after the last
         one.  A stream that is captured, and one that is not or is in another capture, cannot wait
         for each other: who launches a graph orders it."""
         last, self.last = self.last, stream
-        before, self.last_handle = self.last_handle, cuda_stream
-        if last is None or before == cuda_stream or before == awaited:
+        if last is None or last == stream or last == awaited:
             return
-        if capture_of(last) == capture_of(stream):
-            stream.wait_stream(last)
+        if _capture_of(last) == _capture_of(stream):
+            check(lib.stream_wait_stream(stream, last))
+
+    def leave(self, event: int, made: tuple[Any, ...]) -> None:
+        """Keeps tensors that the stream may still write, and their event, which nobody else has."""
+        self.left.append((event, made))
+
+    def let_go(self) -> None:
+        """Gives back what was left.  Where its event is past, the allocator need not be told of the
+        stream, which would cost it an event for each tensor."""
+        left, self.left = self.left, []
+        is_past = c_int32()
+        for event, made in left:
+            is_past.value = 0
+            status = self._is_complete(event, byref(is_past))
+            # The events of a parent process are no events here, and its tensors are not ours.
+            if not is_past.value and status != INVALID_ARGUMENT:
+                _record(made, self.stream)
+            self._destroy(event)
+
+    def __del__(self) -> None:
+        if self.left:
+            self.let_go()
 
 
 class CommStreams:
@@ -109,10 +160,14 @@ class CommStreams:
 
     def __init__(self) -> None:
         self._lanes: dict[Any, _Lane] = {}
+        self._turns: dict[tuple[int, int], Turn] = {}
+        """Of asynchronous calls that wait for torch's current stream, by GPU and stream."""
 
     def on(self, device: Any) -> Any:
         """The stream of a GPU."""
-        return self._lane(device).stream
+        lane = self._lane(device)
+        lane.open(device)
+        return lane.stream
 
     def current(self) -> Any:
         """The stream of torch's current GPU."""
@@ -121,36 +176,54 @@ class CommStreams:
         return self.on(torch.device("cuda", cuda.current_device()))
 
     def _lane(self, device: Any) -> _Lane:
-        if device not in self._lanes:
-            self._lanes[device] = _Lane(device)
-        return self._lanes[device]
+        lane = self._lanes.get(device)
+        return self._lanes.setdefault(device, _Lane(device)) if lane is None else lane
 
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
-        previous = None if previous_event is None else cuda_event_of(previous_event)
-        lane = self._lanes.get(device) if self._lanes else None
-        # torch's current stream has nothing to wait for where no call was asynchronous, or where
-        # the last call ran there, too.
-        if not is_async and previous is None:
-            if lane is None or lane.last_handle == raw_stream(device.index):
-                return _PLAIN
-        if device.type == "cpu":
-            return Turn(None, is_async)
-        current = stream = current_torch_stream(device.index)
-        here = awaited = cuda_stream = raw_stream(device.index)
-        is_apart = is_async and previous is not None and lane is not None
+        lane = self._lanes.get(device) or self._lane(device)
+        gpu = lane.gpu
+        if gpu is None:
+            return _ASYNC_ON_CPU if is_async else _ON_CPU
+        here: int = raw_stream(gpu)
+        previous = None if previous_event is None else event_of(previous_event)
+        is_first = lane.stream is None
         if is_async:
-            lane = self._lane(device)
-            stream, cuda_stream = lane.stream, lane.cuda_stream
+            is_apart = previous is not None and not is_first
             if is_apart:
-                awaited = cuda_stream
+                turn = self._make_turn(device, here, is_apart=True)
+                awaited = turn.own
             else:
-                stream.wait_stream(current)
+                turn = self._turn(device, here)
+                awaited = turn.current
+                check(lib.stream_wait_stream(turn.own, awaited))
+        elif previous is None and (is_first or lane.last_cuda_stream == here):
+            # torch's current stream has nothing to wait for where no call was asynchronous, or where
+            # the last call ran there, too.
+            return lane.plain_turn(here)
+        else:
+            awaited = wrapped_stream(gpu, here)
+            turn = Turn(awaited, here, current_torch_stream(gpu))
         if previous is not None:
-            stream.wait_event(previous)
-        if lane is not None:
-            lane.follow(stream, cuda_stream, awaited)
-        return Turn(stream, is_async, is_apart, cuda_stream, here)
+            turn.wait(previous)
+        if lane.stream is not None:
+            lane.follow(turn.own, awaited)
+            lane.last_cuda_stream = lane.cuda_stream if is_async else here
+            if lane.left:
+                lane.let_go()
+        return turn
+
+    def _turn(self, device: Any, here: int) -> Turn:
+        turn = self._turns.get((device.index, here))
+        if turn is None:
+            turn = self._make_turn(device, here, is_apart=False)
+            self._turns[device.index, here] = turn
+        return turn
+
+    def _make_turn(self, device: Any, here: int, is_apart: bool) -> Turn:
+        lane, waiting = self._lane(device), wrapped_stream(device.index, here)
+        lane.open(device)
+        return Turn(lane.own, here, lane.stream, waiting, lane, True, is_apart)
 
     def end(
         self,
@@ -163,19 +236,30 @@ class CommStreams:
         `made` by turn.allocate(), and `made_there` on its own stream."""
         if not turn.is_async:
             return EventOverlap()
-        event = None
-        if turn.stream is not None:
-            event = cuda.Event()
-            event.record(turn.stream)
-            _record(tensors, turn.stream)
-            if turn.is_apart or made_there:
-                current = current_torch_stream(turn.stream.device.index)
-                _record(made_there, current)
-            _record(made, current if turn.is_apart else turn.stream)
-        return EventOverlap(EventHandle.of(event, (*tensors, *made)))
+        if turn.lane is None:
+            return EventOverlap(EventHandle.of_call(None, (tensors, made)))
+        number = create(lib.stream_record, turn.own)
+        _record(tensors, turn.stream)
+        if made and not turn.is_apart:
+            event = EventHandle.of_call(number, tensors, made, turn.current, turn.lane)
+        else:
+            event = EventHandle.of_call(number, (tensors, made))
+        if turn.is_apart or made_there:
+            current = current_torch_stream(turn.stream.device.index)
+            _record(made_there, current)
+            if turn.is_apart:
+                _record(made, current)
+        return EventOverlap(event)
 
 
 def _record(tensors: tuple[Any, ...], stream: Any) -> None:
     for tensor in tensors:
         if tensor is not None:
             tensor.record_stream(stream)
+
+
+def _capture_of(stream: Optional[int]) -> int:
+    """The number of the capture that a stream is in, which no other capture has; 0 for none."""
+    found = c_uint64()
+    check(lib.stream_capture_id(stream, byref(found)))
+    return found.value

@@ -14,7 +14,7 @@ from ..errors import InvalidArgument, Unsupported
 from .comm_stream import CommStreams, Turn
 from .config import expect_sms
 from .ep_handle import EPHandle, Route
-from .events import EventHandle, EventOverlap, cuda_event_of
+from .events import EventHandle, EventOverlap, event_of
 from .expand import Expansion, expand, gather_rows, sum_rows
 from .high_throughput_calls import list_counts, send_rows
 from .ranks import Ranks, domain_size
@@ -230,9 +230,9 @@ class ElasticBuffer:
     def _begin(self, device: Any, previous: tuple[Any, ...], is_async: bool) -> Turn:
         first, *more = previous
         turn = self._streams.begin(device, first, is_async)
-        for event in map(cuda_event_of, more):
-            if event is not None and turn.stream is not None:
-                turn.stream.wait_event(event)
+        if turn.stream is not None:
+            for event in map(event_of, more):
+                turn.wait(event)
         return turn
 
     @staticmethod

@@ -5,33 +5,80 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Optional, Type
+from typing import Any, ClassVar, Optional, Protocol, Type
 
-from ..errors import InvalidArgument
-from .tensors import cuda, current_torch_stream
+import torch
+
+from .._library import lib
+from .._torch import current_stream
+from ..errors import InvalidArgument, check, create
+
+cuda: Any = torch.cuda
+
+
+class Leftovers(Protocol):
+    """Takes what nobody has waited for."""
+
+    def leave(self, event: int, made: tuple[Any, ...]) -> None: ...
 
 
 class EventHandle:
     """What torch's current stream has been given so far."""
 
+    _destroy: ClassVar[Any] = lib.event_destroy
+    # An event of the library's; none on the CPU, where a call is done when it returns.
+    _number: Optional[int] = None
+    _keep: Any = None
+    _made: tuple[Any, ...] = ()
+    _owner: Optional[int] = None
+    _leftovers: Optional[Leftovers] = None
+
     def __init__(self) -> None:
-        self.event: Any = None
-        self._keep: Any = None
         if cuda.is_initialized():
-            self.event = cuda.Event()
-            self.event.record(current_torch_stream(cuda.current_device()))
+            self._number = create(lib.stream_record, current_stream(cuda.current_device()))
 
     @classmethod
-    def of(cls, event: Any, keep: Any = None) -> EventHandle:
-        """An event that was recorded before, of a call that uses the tensors `keep`."""
+    def of_call(
+        cls,
+        number: Optional[int],
+        keep: Any = None,
+        made: tuple[Any, ...] = (),
+        owner: Optional[int] = None,
+        leftovers: Optional[Leftovers] = None,
+    ) -> EventHandle:
+        """The end of a call that uses the tensors `keep`, and has made others in torch's memory of
+        the stream `owner`.  If these go before that stream has waited for the event, its later work
+        could be given their memory while the call still writes it, so they go to `leftovers`."""
         handle = cls.__new__(cls)
-        handle.event, handle._keep = event, keep
+        handle._number, handle._keep = number, keep
+        handle._made, handle._owner, handle._leftovers = made, owner, leftovers
         return handle
+
+    @property
+    def is_past(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._number is None
+
+    def hold_back(self, stream: Optional[int]) -> None:
+        """Makes a stream of the library's wait."""
+        if self._number is not None:
+            check(lib.stream_wait(stream, self._number))
+            if stream == self._owner:
+                self._leftovers = None
 
     def current_stream_wait(self) -> None:
         """Makes torch's current stream wait."""
-        if self.event is not None:
-            current_torch_stream(cuda.current_device()).wait_event(self.event)
+        if self._number is not None:
+            self.hold_back(current_stream(cuda.current_device()))
+
+    def __del__(self) -> None:
+        number, self._number = self._number, None
+        if number is None:
+            return
+        if self._leftovers is None:
+            self._destroy(number)
+        else:
+            self._leftovers.leave(number, self._made)
 
 
 class EventOverlap:
@@ -86,8 +133,9 @@ class EventOverlap:
         self._releases = False
 
 
-def cuda_event_of(event: Any) -> Any:
-    """The torch.cuda.Event in whatever a caller gives as previous_event; None: none."""
-    while isinstance(event, (EventOverlap, EventHandle)):
-        event = event.event
-    return event
+def event_of(given: Any) -> Any:
+    """The EventHandle, or the torch.cuda.Event, in whatever a caller gives as previous_event; None
+    where there is nothing to wait for."""
+    while isinstance(given, EventOverlap):
+        given = given.event
+    return None if isinstance(given, EventHandle) and given.is_past else given

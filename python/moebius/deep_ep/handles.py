@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from ctypes import byref, c_void_p
 from typing import Any, ClassVar, Optional
 
 from .. import _torch as _torch_tensors
+from .._callbacks import raised
 from .._library import lib
-from ..errors import InvalidArgument, check, create
+from ..errors import InvalidArgument, check
 from ..high_throughput import Dispatched, HighThroughput
 from ..low_latency import LowLatencyCombined, LowLatencyDispatched
 from ..transports import Pending
@@ -131,11 +133,25 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
     _result: Optional[LowLatencyDispatched] = None
     _combining: Optional[Pending[LowLatencyCombined]] = None
 
-    def __init__(self, plan: Plan, words: Any, stream: Optional[int], is_recorded: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        words: Any,
+        stream: Optional[int],
+        is_recorded: bool,
+        number: int,
+        keep: Optional[tuple[Any, ...]] = None,
+    ) -> None:
+        """Takes the result that the library has given for the dispatch, or with `keep` a pending
+        one, which needs that."""
         self.plan = plan
         self.stream = stream
         """The stream of the dispatch."""
         self._words = words
+        if keep is None:
+            self._number = number
+        else:
+            self._pending, self._kept = number, keep
         if is_recorded:
             self._all()  # launches of the graph write the words, so nobody else may
 
@@ -166,24 +182,18 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             self._elements = (plan.tokens_of(words), plan.ranges_of(words), *plan.sizes)
         return self._elements
 
-    def take(self, number: int) -> None:
-        """Takes the result that the library has given for the dispatch."""
-        self._number = number
-
-    def begin(self, number: int, keep: Any) -> None:
-        """Takes a pending result in its place, which needs `keep`."""
-        self._pending, self._kept = number, keep
-
     def finish(self) -> None:
         """The receive half, once."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        try:
-            self._number = create(lib.pending_finish, pending)
-        finally:
-            self._abandon(pending)  # of what is finished nothing is left but the handle
-            self._kept = None
+        out = c_void_p()
+        status = lib.pending_take(pending, byref(out))
+        self._kept = None
+        if status or raised:
+            self._abandon(pending)  # another thread may have been using it
+            check(status)
+        self._number = out.value
 
     def number(self) -> int:
         """What the dispatch has brought as a handle of the library, after its receive half."""

@@ -130,7 +130,7 @@ class HighThroughputCalls:
         turn = self._streams.begin(plan.device, previous_event, async_finish)
         (ids,) = turn.contiguous(topk_idx)
         made = turn.allocate(plan.allocate, ids.shape[0])
-        plan.count(ids, made, turn.handle(plan.gpu))
+        plan.count(ids, made, turn.own)
         event = self._streams.end(turn, (ids,), made) if async_finish else EventOverlap()
         per_rank, per_node, per_expert, in_rank = made
         return per_rank, per_node, per_expert, in_rank, event
@@ -199,7 +199,7 @@ class HighThroughputCalls:
             self._configure(plan.transport, config, plan.gpu is not None)
         turn = self._streams.begin(plan.device, previous_event, async_finish)
         *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
-        stream, user = turn.handle(plan.gpu), turn.user()
+        stream, user = turn.own, turn.user()
         number, received, received_ids, received_weights, counts = plan.dispatch(
             payloads, ids, weights, in_rank, per_expert, sizes, room, stream, user
         )
@@ -335,7 +335,7 @@ class HighThroughputCalls:
         payloads = turn.contiguous(*payloads)
         if plan is not None:
             received = plan.dispatch(
-                transport._get(), route.number(), payloads, turn.handle(plan.gpu), turn.user()
+                transport._get(), route.number(), payloads, turn.own, turn.user()
             )
         else:
             rows = transport.dispatch_cached(payloads, route.rows, stream=turn.stream)
@@ -405,7 +405,7 @@ class HighThroughputCalls:
             )
         else:
             transport, rows = route.transport._get(), route.number()
-            stream = turn.handle(plan.gpu)
+            stream = turn.own
             plan.combine(transport, rows, x, weights, sums, weight_sums, stream)
         return sums, weight_sums
 

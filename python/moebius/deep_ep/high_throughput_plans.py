@@ -16,7 +16,7 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
 from ..high_throughput import HighThroughput
-from .tensors import NewRows
+from .tensors import NewRows, maker
 
 _IDS, _PER_RANK, _PER_NODE, _PER_EXPERT, _IN_RANK = range(5)
 _IDS_DATA, _PER_RANK_DATA, _PER_NODE_DATA, _PER_EXPERT_DATA, _IN_RANK_DATA = map(data_word, range(5))
@@ -41,21 +41,18 @@ class LayoutPlan:
         self.transport = transport
         self.device = ids.device
         self.gpu: Optional[int] = ids.get_device() if ids.is_cuda else None
-        self._num_experts = num_experts
-        self._num_ranks = num_ranks
         self._num_nodes = num_nodes
-        self._new_per_rank = NewRows(torch.int32, ids.device)
-        self._new_per_node = NewRows(torch.int32, ids.device)
-        self._new_per_expert = NewRows(torch.int32, ids.device)
+        self._new_per_rank = maker(torch.int32, ids.device, num_ranks)
+        self._new_per_node = maker(torch.int32, ids.device, num_nodes)
+        self._new_per_expert = maker(torch.int32, ids.device, num_experts)
         self._new_in_rank = NewRows(torch.bool, ids.device, num_ranks)
         self._filled: list[FilledFrame] = []
 
     def allocate(self, num_tokens: int) -> Counted:
-        num_nodes = self._num_nodes
         return (
-            self._new_per_rank(self._num_ranks),
-            self._new_per_node(num_nodes) if num_nodes > 1 else None,
-            self._new_per_expert(self._num_experts),
+            self._new_per_rank(),
+            self._new_per_node() if self._num_nodes > 1 else None,
+            self._new_per_expert(),
             self._new_in_rank(num_tokens),
         )
 

@@ -19,7 +19,7 @@ from .events import EventOverlap
 from .handles import LowLatencyHandle, expect_low_latency_handle
 from .low_latency_plans import Banks, Cast, Plan
 from .ranks import Ranks
-from .tensors import cuda, expect_tensor
+from .tensors import cuda, expect_tensor, is_capturing
 
 # Top-k that size hints reckon with; memory is made when the first call tells.
 _MOST_TOPK = 16
@@ -108,7 +108,7 @@ class LowLatencyCalls:
                 x.dtype,
                 topk_idx.dtype,
                 x.device,
-                topk_idx.device,
+                topk_idx.get_device(),
                 use_fp8,
                 round_scale,
                 use_ue8m0,
@@ -123,21 +123,20 @@ class LowLatencyCalls:
         plan.banks.make_room()
         x, ids = x.contiguous(), topk_idx.contiguous()
         turn = self._streams.begin(plan.device, None, async_finish)
-        stream = turn.handle(plan.gpu)
-        is_recorded = plan.is_recorded()
+        stream = turn.own
+        # The default stream cannot be captured.
+        is_recorded = turn.here != 0 and is_capturing()
         made = plan.allocate(stream, is_recorded)
         received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
         sizes = num_tokens, num_routed
         number = plan.dispatch(x, ids, sizes, made, received, wait_us, stream, return_recv_hook)
         rows, scales, counts, words = made
-        handle = LowLatencyHandle(plan, words, stream, is_recorded)
-        if return_recv_hook:
-            handle.begin(number, (x, ids, made, received, wait_us))
-        else:
-            handle.take(number)
+        keep = (x, ids, made, received, wait_us) if return_recv_hook else None
+        handle = LowLatencyHandle(plan, words, stream, is_recorded, number, keep)
         plan.banks.add(handle)
         if async_finish:
-            event = self._streams.end(turn, (x, ids, received, wait_us, *made))
+            used = (x, ids, received, wait_us, words)  # the words may be those of another stream
+            event = self._streams.end(turn, used, (rows, scales, counts))
         else:
             event = EventOverlap()
         hook = handle.finish if return_recv_hook else None
@@ -170,6 +169,7 @@ class LowLatencyCalls:
             _refuse_both()
         handle.number()  # refuses a handle whose memory has been used again
         plan = handle.plan
+        lent = out
         if zero_copy or not plan.fits_combine(x, topk_idx, topk_weights, out):
             expect_tensor(x, "x", 3)
             expect_tensor(topk_idx, "topk_idx", 2)
@@ -192,7 +192,7 @@ class LowLatencyCalls:
         wait_us = combine_wait_recv_cost_stats
         if fits:
             coding = CODING_LOGFMT10 if use_logfmt else CODING_NONE
-            stream = turn.handle(plan.gpu)
+            stream = turn.own
             # A transfer that is under way keeps the result, whatever becomes of the handle.
             rows = handle.result() if return_recv_hook else None
             number = plan.combine(
@@ -225,7 +225,8 @@ class LowLatencyCalls:
         hook = handle.finish_combine if return_recv_hook else None
         if not async_finish:
             return out, EventOverlap(), hook
-        return out, self._streams.end(turn, (given, ids, weights, out)), hook
+        made = (out,) if lent is None else ()
+        return out, self._streams.end(turn, (given, ids, weights, lent), made), hook
 
     def get_next_low_latency_combine_buffer(self, handle: Any) -> Any:
         """[L, M * R, H]: memory for the rows of the combine of this dispatch; see zero_copy."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
@@ -26,7 +27,7 @@ from .._library import lib
 from ..errors import check
 from ..low_latency import LowLatency, LowLatencyCombined
 from ..transports import Pending
-from .tensors import NewRows, as_fp8, cuda, fp8_dtype, inference_mode
+from .tensors import NewRows, as_fp8, fp8_dtype, inference_mode, maker
 
 _GROUP = 128  # elements that share a scale
 
@@ -131,41 +132,38 @@ class Plan:
         groups = -(-self.hidden // (4 * _GROUP)) if cast.use_ue8m0 else self.hidden // _GROUP
         self._scales_shape = (num_local, rows, groups)
         self._scales_strides = (groups * rows, 1, rows)
-        self._new_rows = NewRows(fp8_dtype if cast.use_fp8 else x.dtype, x.device, rows, self.hidden)
+        rows_dtype = fp8_dtype if cast.use_fp8 else x.dtype
+        self._new_rows = maker(rows_dtype, x.device, *self.rows_shape)
         with inference_mode(False):
             scales = torch.empty(
                 0, dtype=torch.int32 if cast.use_ue8m0 else torch.float32, device=x.device
             )
         self._new_scales = scales.new_empty_strided
-        self._new_counts = NewRows(torch.int32, x.device)
-        self._new_words = NewRows(torch.int64, x.device)
+        self._new_counts = maker(torch.int32, x.device, num_local)
+        self._new_words = maker(torch.int64, x.device, self._num_words)
         self._new_sums = NewRows(x.dtype, x.device, self.hidden)
-        self._spare_words: dict[Optional[int], list[Any]] = {}
+        self._spare_words: defaultdict[Optional[int], list[Any]] = defaultdict(list)
         self._dispatches: list[FilledFrame] = []
         self._combines: list[FilledFrame] = []
 
     def allocate(self, stream: Optional[int], is_recorded: bool) -> Received:
-        """For a dispatch on this stream; `is_recorded` says whether it goes into a CUDA graph."""
-        num_local = self.rows_shape[0]
+        """For a dispatch on this stream; `is_recorded` says whether it goes into a CUDA graph, whose
+        launches write the same memory again."""
         scales = None
         if self.cast.use_fp8:
             scales = self._new_scales(self._scales_shape, self._scales_strides)
         spare = None if is_recorded else self._spare_words.get(stream)
         words = spare.pop() if spare else self._make_words()
-        return self._new_rows(num_local), scales, self._new_counts(num_local), words
+        return self._new_rows(), scales, self._new_counts(), words
 
     def _make_words(self) -> Any:
         with inference_mode(False):  # they may be used again in another mode
-            return self._new_words(self._num_words)
-
-    def is_recorded(self) -> bool:
-        """Whether calls go into a CUDA graph now, whose launches write the same memory again."""
-        return self.gpu is not None and bool(cuda.is_current_stream_capturing())
+            return self._new_words()
 
     def give_words(self, words: Any, stream: Optional[int]) -> None:
         """Takes words that nobody has looked at for a later dispatch on the same stream, which then
         writes them after the one that has written them first."""
-        self._spare_words.setdefault(stream, []).append(words)
+        self._spare_words[stream].append(words)
 
     def allocate_sums(self, num_tokens: int) -> Any:
         """[T, H]."""

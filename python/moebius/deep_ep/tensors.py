@@ -3,6 +3,8 @@
 """What torch has and what it lacks."""
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -15,6 +17,11 @@ from ..tensors import Array
 cuda: Any = torch.cuda
 distributed: Any = torch.distributed
 inference_mode: Any = torch.inference_mode
+
+# Whether torch's current stream is captured; what torch.cuda's function of that name calls.
+is_capturing: Any = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", cuda.is_current_stream_capturing
+)
 
 topk_idx_t: Any = torch.int64
 """The dtype of ids.  Calls take torch.int32, too, and give back what they were given."""
@@ -44,6 +51,13 @@ class NewRows:
             self._pattern = self._element.expand(num_rows, *self._row_shape)
             self._num_rows = num_rows
         return _empty_like(self._pattern, memory_format=_contiguous)
+
+
+def maker(dtype: Any, device: Any, *shape: int) -> Callable[[], Any]:
+    """A function that makes memory of one shape, as NewRows does."""
+    with inference_mode(False):
+        pattern = torch.empty(1, dtype=dtype, device=device).expand(*shape)
+    return functools.partial(_empty_like, pattern, memory_format=_contiguous)
 
 
 _streams: dict[tuple[int, int], Any] = {}
