@@ -9,7 +9,9 @@
 There is one rank and one token, so nobody is waited for and next to nothing is moved.  The columns
 are the whole call, the part of it in functions of the library, and the rest, which is Python's.  A
 call on a GPU returns when its work is enqueued, except for the dispatch that lists counts.  The
-first lines on a GPU are what two launches cost there.  A tenth of the calls take less time than a
+first lines on a GPU are what two launches cost there.  "Waited" calls end when torch's current
+stream has been made to wait for them, as callers do; other asynchronous ones drop what they have
+given at once.  A tenth of the calls take less time than a
 figure says, since other programs of the machine only add to it."""
 from __future__ import annotations
 
@@ -74,15 +76,29 @@ def calls_of(buffer: Buffer, device: Any) -> dict[str, Callable[[], Any]]:
         given, _, route, *_ = low_latency(use_fp8=False)
         return buffer.low_latency_combine(given, ids, weights, route, **options)
 
+    def waited(*result: Any) -> None:
+        if device.type == "cuda":
+            result[-1].current_stream_wait()
+
     return {
         "get_dispatch_layout": lambda: buffer.get_dispatch_layout(ids, EXPERTS),
+        "get_dispatch_layout, async_finish": lambda: buffer.get_dispatch_layout(
+            ids, EXPERTS, async_finish=True
+        ),
+        "get_dispatch_layout, async, waited": lambda: waited(
+            *buffer.get_dispatch_layout(ids, EXPERTS, async_finish=True)
+        ),
         "dispatch": lambda: buffer.dispatch(x, None, *layout),
+        "dispatch, async_finish": lambda: buffer.dispatch(x, None, *layout, async_finish=True),
         "dispatch, num_worst_tokens": lambda: buffer.dispatch(
             x, None, *layout, num_worst_tokens=MAX_TOKENS
         ),
         "dispatch, handle": lambda: buffer.dispatch(x, handle),
         "combine": lambda: buffer.combine(rows, handle),
         "combine, async_finish": lambda: buffer.combine(rows, handle, async_finish=True),
+        "combine, async, waited": lambda: waited(
+            *buffer.combine(rows, handle, async_finish=True)
+        ),
         "low_latency_dispatch, bf16": lambda: low_latency(use_fp8=False),
         "low_latency_dispatch, fp8": lambda: low_latency(),
         "low_latency_dispatch, hook": lambda: low_latency(use_fp8=False, return_recv_hook=True)[4](),
