@@ -16,12 +16,6 @@ namespace {
 
 using Calls = std::map<std::string, int>;
 
-// Encoding a tensor map asks nothing of the GPU, and takes a tenth of a launch.
-Calls without_maps(Calls calls) {
-  calls.erase("cuTensorMapEncodeTiled");
-  return calls;
-}
-
 MoeLayerWeights weights(bool has_shared) {
   MoeLayerWeights weights = weights_of({});
   if (!has_shared) {
@@ -32,8 +26,11 @@ MoeLayerWeights weights(bool has_shared) {
   return weights;
 }
 
+// Encoding a tensor map asks nothing of the GPU, and takes a tenth of a launch.
+constexpr char kEncode[] = "cuTensorMapEncodeTiled";
+
 // The calls of the runtime that one more layer call makes, after some.
-Calls steady_calls(bool has_shared, int64_t num_tokens) {
+Calls all_steady_calls(bool has_shared, int64_t num_tokens) {
   const Stream stream = Stream::cuda(0);
   WorkspacePool workspaces;
   MoeLayer layer(weights(has_shared), {}, stream);
@@ -45,13 +42,29 @@ Calls steady_calls(bool has_shared, int64_t num_tokens) {
   }
   take_cuda_calls();
   layer.forward(hidden, output, context);
-  return without_maps(take_cuda_calls());
+  return take_cuda_calls();
+}
+// The same but for maps.
+Calls steady_calls(bool has_shared, int64_t num_tokens) {
+  Calls calls = all_steady_calls(has_shared, num_tokens);
+  calls.erase(kEncode);
+  return calls;
+}
+int maps_encoded(int64_t num_tokens) {
+  return all_steady_calls(false, num_tokens)[kEncode];
 }
 
 // Router logits, selection with the order of slots, two GEMMs, and sums of a token's rows.
 TEST(HostCalls, ALayerOfOneRankAsksForFiveLaunchesAndNothingElse) {
   for (const int64_t num_tokens : {1, 16, 17, 128}) {
     EXPECT_EQ(steady_calls(false, num_tokens), (Calls{{"launch", 5}})) << num_tokens << " tokens";
+  }
+}
+
+// A call encodes the two maps of GEMM2's rows; GEMM1's are fetched by index.
+TEST(HostCalls, ACallEncodesNoMapOfWeights) {
+  for (const int64_t num_tokens : {1, 128}) {
+    EXPECT_EQ(maps_encoded(num_tokens), 2) << num_tokens << " tokens";
   }
 }
 

@@ -63,6 +63,8 @@ class CudaExperts final : public ExpertsBase {
     // agree on them.
     const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
     const GemmPlan plan2 = plan_for(gemm2_, kManyRows);
+    make_maps(plan1, w1_);
+    make_maps(plan2, w2_);
     if (log_topic_enabled("dispatch")) {
       log_topic("dispatch", "gemm1 of " + to_string(plan1, gemm1_));
       log_topic("dispatch", "gemm2 of " + to_string(plan2, gemm2_));
@@ -204,6 +206,14 @@ class CudaExperts final : public ExpertsBase {
     gemm.expected_rows = buffers.expected;
     return {gemm, desc_.activation, buffers.fuses_codes ? &a2_.spec() : nullptr,
             buffers.fuses_codes ? buffers.hidden : activated};
+  }
+
+  static void make_maps(const GemmPlan& plan, WeightOperand& w) {
+    const bool is_read_by_maps =
+        plan.multiplier == Multiplier::kSm90 || plan.multiplier == Multiplier::kThin;
+    if (is_read_by_maps && !plan.decodes()) {
+      w.maps = std::make_shared<const WeightMaps>(w.values);
+    }
   }
 
   // How GEMM1 would take rows with an index from where they lie.

@@ -62,6 +62,7 @@ GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
   GroupedGemm out;
   out.b = w.values;
+  out.b_maps = w.maps != nullptr && !plan.decodes() ? &w.maps->sm90 : nullptr;
   if (gemm.a.values.dtype() == DType::kI8 || plan.fp8 == Fp8Scales::kRowsAndColumns) {
     set_row_and_column_scales(gemm, out);
   } else if (plan.decodes()) {
@@ -148,6 +149,10 @@ GemmPlan plan_of_desc(const GemmDesc& desc, const ExpertGemm& gemm) {
 }
 
 }  // namespace
+
+WeightMaps::WeightMaps(const Tensor& values)
+    : thin(values.dtype() == DType::kBF16 ? thin_map(values) : CUtensorMap{}),
+      sm90(column_maps(values)) {}
 
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   const int sms = num_sms(device_index);

@@ -6,7 +6,10 @@
 // Letters: G groups (local experts), M rows, N, K.
 #pragma once
 
+#include <memory>
+
 #include "experts/cuda/gemm/gemm_plan.h"
+#include "experts/cuda/gemm/tensor_map.h"
 #include "experts/cuda/rows/row_groups.h"
 #include "moebius/experts.h"
 #include "moebius/quant_config.h"
@@ -33,11 +36,22 @@ struct RowOperand {
   std::optional<ActivationSpec> activation = {};
 };
 
+// Tensor maps of weights that kThin and kSm90 read as they lie.  They depend on addresses and sizes
+// alone, and encoding one takes the host 0.12 us, so experts make them once.
+struct WeightMaps {
+  CUtensorMap thin;  // of bf16
+  ColumnMaps sm90;
+
+  explicit WeightMaps(const Tensor& values);
+};
+
 struct WeightOperand {
   Tensor values;             // [G, N, K], plain or in the format of `quant`
   QuantDesc quant;           // its tensors on the GPU; bias f32
   int64_t gate_rows = 0;     // see dequantize_weight_rows
   Tensor activation_gscale;  // see dequantize_weight_rows
+  // Of `values`; nullptr: a call makes what it needs.
+  std::shared_ptr<const WeightMaps> maps = {};
 };
 
 struct ExpertGemm {
@@ -87,6 +101,7 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 // The functions of each Multiplier but kSm90 (grouped_gemm.h).
 // REQUIRES: plan_of() names it, or would if it were forced.
 void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& stream);
+CUtensorMap thin_map(const Tensor& weights);
 void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
 void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);

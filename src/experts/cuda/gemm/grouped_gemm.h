@@ -7,6 +7,7 @@
 // all of it.
 #pragma once
 
+#include "experts/cuda/gemm/tensor_map.h"
 #include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
@@ -28,6 +29,8 @@ struct GroupedGemm {
   // [M, 1] or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
+  // column_maps(b), where they exist already.
+  const ColumnMaps* b_maps = nullptr;
   // f32, optional.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)], for bf16 [G, ceil(K / block), N]:
   // sums of a block are multiplied by it and added up in f32.
   Tensor b_scale;
@@ -63,6 +66,7 @@ struct GroupedGemm {
 // The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
 // added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
+ColumnMaps column_maps(const Tensor& b);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 
 }  // namespace moebius::cuda

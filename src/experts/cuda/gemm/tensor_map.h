@@ -11,6 +11,12 @@
 
 namespace moebius::cuda {
 
+// How kSm90 finds boxes of the columns of its weights.
+struct ColumnMaps {
+  CUtensorMap wide;
+  CUtensorMap narrow;  // boxes of half as many columns
+};
+
 struct MapDim {
   int64_t size;
   int64_t stride;  // in elements

@@ -41,7 +41,8 @@ CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows)
   return make_map(a, {{k, 1, block_elements(a)}, {num_rows, k, box_rows}});
 }
 
-CUtensorMap map_of_b(const Tensor& b, int64_t k, int box_rows) {
+CUtensorMap map_of_b(const Tensor& b, int box_rows) {
+  const int64_t k = b.dim(2);
   constexpr int kInOrder = sm90::kColumnsInOrder;
   return make_map(b, {{k, 1, block_elements(b)},
                       {2, k, 2},
@@ -162,6 +163,10 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   return Support::yes();
 }
 
+ColumnMaps column_maps(const Tensor& b) {
+  return {map_of_b(b, sm90::kBoxRowsB), map_of_b(b, sm90::kNarrowColumns / 2)};
+}
+
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   assert(sm90_grouped_gemm_supports(gemm));
   assert(gemm.group_offsets.defined() != gemm.group_counts.defined());
@@ -188,8 +193,9 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_values = gemm.a.raw();
   args.arrivals = gemm.arrivals;
   args.first_expert = static_cast<int>(gemm.first_expert);
-  args.b = map_of_b(gemm.b, k, sm90::kBoxRowsB);
-  args.b_narrow = map_of_b(gemm.b, k, sm90::kNarrowColumns / 2);
+  const ColumnMaps b_maps = gemm.b_maps != nullptr ? *gemm.b_maps : column_maps(gemm.b);
+  args.b = b_maps.wide;
+  args.b_narrow = b_maps.narrow;
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));

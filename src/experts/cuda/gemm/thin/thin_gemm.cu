@@ -406,6 +406,14 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
 }  // namespace
 }  // namespace thin
 
+CUtensorMap thin_map(const Tensor& weights) {
+  using namespace thin;
+  const int64_t k = weights.dim(2);
+  return make_tensor_map(weights.raw(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                         CU_TENSOR_MAP_SWIZZLE_128B,
+                         {{k, 1, kStep}, {weights.dim(0) * weights.dim(1), k, kBoxColumns}});
+}
+
 void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& on) {
   using namespace thin;
   const int index = on.device().index;
@@ -413,8 +421,7 @@ void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& on) {
   const GemmArgs common = gemm_args(gemm);
   const Tensor& w = gemm.w->values;
   Args args{};
-  args.w = make_tensor_map(w.raw(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_SWIZZLE_128B,
-                           {{common.k, 1, kStep}, {w.dim(0) * w.dim(1), common.k, kBoxColumns}});
+  args.w = gemm.w->maps != nullptr ? gemm.w->maps->thin : thin_map(w);
   args.a = gemm.a.values.data<BFloat16>();
   args.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
   args.bias = common.bias;
