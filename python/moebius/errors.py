@@ -86,8 +86,41 @@ def check(status: int) -> None:
         _raise(status)
 
 
+# What ends an object, as the attribute `end` of the functions that make one.
+for _kind, _names in {
+    "array": "array_empty array_from_dlpack result_array",
+    "call": "layer_start",
+    "checkpoint": "checkpoint_open",
+    "event": "stream_record",
+    "experts": "experts_create",
+    "group": "make_process_group make_mpi_group make_nccl_group_of group_split",
+    "high_throughput": "high_throughput_create",
+    "layer": "layer_create layer_load",
+    "low_latency": "low_latency_create",
+    "pending": "high_throughput_dispatch_start high_throughput_combine_start"
+    " low_latency_dispatch_start low_latency_combine_start",
+    "result": "high_throughput_layout high_throughput_dispatch high_throughput_dispatch_cached"
+    " high_throughput_expert_order high_throughput_combine low_latency_dispatch"
+    " low_latency_combine pending_finish pending_take",
+    "router": "router_create",
+    "stream": "stream_cpu stream_cuda stream_wrap_cuda",
+    "transports": "transports_create",
+    "workspaces": "workspaces_create",
+}.items():
+    for _name in _names.split():
+        getattr(lib, _name).end = getattr(lib, _kind + "_destroy")
+
+
 def create(function: Any, *arguments: Any) -> int | None:
     """Calls a function whose last argument is where it writes a handle, and gives that."""
     handle = c_void_p()
-    check(function(*arguments, byref(handle)))
+    try:
+        check(function(*arguments, byref(handle)))
+    except BaseException:
+        # A signal that came during the call has its handler run as soon as the call returns.  What
+        # that raises, such as KeyboardInterrupt, must not leave an object that nobody has.
+        end = getattr(function, "end", None)
+        if end is not None and handle.value is not None:
+            end(handle)
+        raise
     return handle.value

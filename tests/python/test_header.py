@@ -10,6 +10,7 @@ from typing import Any
 from helpers import ROOT
 
 from moebius import _functions, _structs
+from moebius._library import lib
 
 TEXT = re.sub(r"/\*.*?\*/", "", (ROOT / "include" / "moebius_c.h").read_text(), flags=re.S)
 HANDLES = set(re.findall(r"typedef struct \w+_handle\* (\w+);", TEXT))
@@ -120,6 +121,21 @@ def test_functions_are_those_of_the_header() -> None:
     assert list(found) == list(_functions.FUNCTIONS)
     for name, declaration in found.items():
         assert _functions.FUNCTIONS[name] == declaration, name
+
+
+def test_functions_that_make_an_object_know_what_ends_it() -> None:
+    # Of several objects, or one that takes the place of another.
+    others = {"make_thread_groups", "make_cuda_group", "make_nccl_group"}
+    pattern = r"moebius_(\w+)\(([^()]|\(\*[^()]*\)\([^()]*\))*\b(moebius_\w+)\* \w+\);"
+    makers = {
+        match[1]: match[3].replace("moebius_", "", 1)
+        for match in re.finditer(pattern, TEXT)
+        if match[3] in HANDLES
+    }
+    assert len(makers) > 30
+    for name, kind in makers.items():
+        if name not in others:
+            assert getattr(lib, name).end is getattr(lib, kind + "_destroy"), name
 
 
 def test_constants_are_those_of_the_header() -> None:

@@ -3,6 +3,7 @@
 """MoeLayer from tensors and from synthetic checkpoints."""
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -17,6 +18,9 @@ import pytest
 from helpers import Weights, reference_experts, relative_error, run_threads, torch
 
 import moebius
+from moebius import _structs
+from moebius._library import lib
+from moebius.errors import check
 
 MODEL = Weights()
 CONFIG = moebius.RouterConfig(renormalize=True)
@@ -301,6 +305,24 @@ def test_keyboard_interrupt_ends_the_call_of_a_layer() -> None:
     with pytest.raises(moebius.CommError) as caught:
         made[1](MODEL.normal(2, 64))
     assert caught.value.peer == 0
+
+
+def test_an_interrupt_during_the_making_of_a_layer_leaves_none() -> None:
+    # A log function of C raises the signal inside the call, so its handler runs when that returns.
+    raise_signal = ctypes.cast(ctypes.CDLL(None)["raise"], _structs.LogFunction)
+    gc.collect()
+    before = moebius.memory_statistics("cpu").bytes
+    moebius.set_setting("MOEBIUS_LOG", "dispatch")
+    try:
+        check(lib.set_log_function(raise_signal, signal.SIGINT))
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                make()
+    finally:
+        moebius.set_setting("MOEBIUS_LOG", None)
+        moebius.log_to_stderr()
+    gc.collect()
+    assert moebius.memory_statistics("cpu").bytes == before
 
 
 def test_a_layer_ends_with_its_last_reference() -> None:
