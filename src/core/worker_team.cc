@@ -194,10 +194,12 @@ std::shared_ptr<ParallelExecutor> chosen_executor() {
   const std::string name = setting("MOEBIUS_EXECUTOR").value_or("auto");
   expect(name == "auto" || name == "own" || name == "openmp",
          [&] { return fmt::format("MOEBIUS_EXECUTOR is {}, expected auto, own or openmp", name); });
-  if (name == "auto") {
-    return count_forks() == 0 ? find_openmp_executor() : nullptr;
+  // The threads of an OpenMP runtime are not in the child of a fork, and GNU's waits for them there
+  // for good.
+  if (name == "own" || count_forks() > 0) {
+    return nullptr;
   }
-  return name == "own" ? nullptr : make_openmp_executor();
+  return name == "auto" ? find_openmp_executor() : make_openmp_executor();
 }
 
 // The workers of one calling thread, which alone calls it.
