@@ -161,6 +161,10 @@ void test_high_throughput_misuse(void) {
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
   wrong.x_into = &shorter;
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
+  static float wide[T * 2 * H];
+  const moebius_tensor wider = matrix_of(wide, MOEBIUS_F32, T, 2 * H);
+  wrong.x_into = &wider;
+  CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
   wrong.x_into = &x; /* its rows are read while sums are written */
   CHECK_INVALID(moebius_high_throughput_combine(transport, &wrong, result, NULL, &untouched));
   wrong = combine;
