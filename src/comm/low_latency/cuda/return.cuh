@@ -199,7 +199,7 @@ struct SendCursor : SendItem {
   }
 };
 
-// Half of the warps of each block send this rank's weights to the ranks of the experts.
+// Half of the warps of each block send this rank's weights to the other ranks of the experts.
 __device__ inline void send_weights(const Args& args, const Block& block) {
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -211,7 +211,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
     const int32_t id = combine.ids[i];
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
       const auto r = static_cast<int>(pair_first(__ldg(call.placement + id)));
-      if (!block.dead.has(r)) {
+      if (r != call.rank() && !block.dead.has(r)) {
         ptx::st_relaxed_sys(word_at(call.window(r), call.layout.weight_at(bank, call.rank(), i)),
                             make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
       }
@@ -233,6 +233,12 @@ __device__ __forceinline__ const uint64_t* weight_word(const Args& args,
 // One warp looks for the weights of a message's rows for a while.  Returns whether all are here, or
 // were awaited before.  Why not for as long as it takes: as for find_rows().
 __device__ __forceinline__ bool find_weights(const SendCursor& at, bool has_waited, float& weight) {
+  const LowLatencyCombineCall& combine = at.args.combine;
+  if (at.source == combine.call.rank()) {  // its own are not sent
+    const int64_t selection = int64_t{at.token} * combine.call.layout.topk + lane_id();
+    weight = at.row >= 0 ? __ldg(combine.weights + selection) : 0.0f;
+    return true;
+  }
   const uint64_t* word = weight_word(at.args, at.block, at.source, at.token);
   bool waits = at.row >= 0;
   uint64_t seen = 0;
