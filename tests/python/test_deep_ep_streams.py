@@ -270,7 +270,7 @@ def test_rows_are_given_back_after_the_stream_of_the_caller(cuda: Cuda, room: in
     turn = streams.begin(GPU, None, True)
     transport: Any = Transport()
     with cuda.stream(turn.stream):  # as ElasticBuffer does
-        assert turn.user() == first.cuda_stream
+        assert turn.user == first.cuda_stream
         rows: Any
         rows, *_ = send_rows(transport, [OnGpu()], None, None, room, turn)
     assert rows.users == [first.cuda_stream]
@@ -281,7 +281,7 @@ def test_on_the_cpu_there_is_nothing_to_wait_for(cuda: Cuda) -> None:
     streams.begin(GPU, None, True)
     for is_async in (False, True):
         turn = streams.begin(cpu, None, is_async)
-        assert turn.stream is None and turn.own is None and turn.user() is None
+        assert turn.stream is None and turn.own is None and turn.user is None
         made = turn.allocate(cuda.make)
         assert (streams.end(turn, (made,)).event is None) != is_async
         assert made.users == []

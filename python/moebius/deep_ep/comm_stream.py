@@ -31,7 +31,7 @@ class Turn:
         own: Optional[int] = None,
         here: int = 0,
         stream: Any = None,
-        current: Optional[int] = None,
+        user: Optional[int] = None,
         lane: Optional[_Lane] = None,
         is_async: bool = False,
         is_apart: bool = False,
@@ -42,9 +42,10 @@ class Turn:
         """torch's current stream when the call began, as a number; 0 on the CPU, too."""
         self.stream = stream
         """The stream of torch; None stands for torch's current one, and for the CPU."""
-        self.current = current
-        """The library's handle of torch's current stream when an asynchronous call began, in whose
-        body another one may be current."""
+        self.user = user
+        """The library's handle of the stream that uses results last, which then give their memory
+        back: torch's current one when an asynchronous call began, in whose body another one may be
+        current; None where that is the stream of the call."""
         self.lane = lane
         """That of an asynchronous call on a GPU."""
         self.is_async = is_async
@@ -52,16 +53,11 @@ class Turn:
         """Whether the stream has not waited for torch's current one.  Memory that torch gives for
         that one may still be in use there."""
 
-    def user(self) -> Optional[int]:
-        """The library's handle of the stream that uses results last, which then give their memory
-        back: torch's current one when the call began; None where that is the stream of the call."""
-        return self.current
-
     def adopt(self, result: Any) -> None:
-        """Lets a result of the library give its memory back only after what the stream user() does
+        """Lets a result of the library give its memory back only after what the stream `user` does
         with it.  Call this before its tensors are read."""
-        if self.current is not None:
-            result._stream = self.current
+        if self.user is not None:
+            result._stream = self.user
 
     def wait(self, event: Any) -> None:
         """Lets the call begin after what event_of() has given."""
@@ -195,7 +191,7 @@ class CommStreams:
                 awaited = turn.own
             else:
                 turn = self._turn(device, here)
-                awaited = turn.current
+                awaited = turn.user
                 check(lib.stream_wait_stream(turn.own, awaited))
         elif previous is None and (is_first or lane.last_cuda_stream == here):
             # torch's current stream has nothing to wait for where no call was asynchronous, or where
@@ -241,7 +237,7 @@ class CommStreams:
         number = create(lib.stream_record, turn.own)
         _record(tensors, turn.stream)
         if made and not turn.is_apart:
-            event = EventHandle.of_call(number, tensors, made, turn.current, turn.lane)
+            event = EventHandle.of_call(number, tensors, made, turn.user, turn.lane)
         else:
             event = EventHandle.of_call(number, (tensors, made))
         if turn.is_apart or made_there:

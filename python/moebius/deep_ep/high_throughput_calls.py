@@ -199,7 +199,7 @@ class HighThroughputCalls:
             self._configure(plan.transport, config, plan.gpu is not None)
         turn = self._streams.begin(plan.device, previous_event, async_finish)
         *payloads, ids, weights, in_rank, per_expert = turn.contiguous(*payloads, *routing)
-        stream, user = turn.own, turn.user()
+        stream, user = turn.own, turn.user
         number, received, received_ids, received_weights, counts = plan.dispatch(
             payloads, ids, weights, in_rank, per_expert, sizes, room, stream, user
         )
@@ -335,7 +335,7 @@ class HighThroughputCalls:
         payloads = turn.contiguous(*payloads)
         if plan is not None:
             received = plan.dispatch(
-                transport._get(), route.number(), payloads, turn.own, turn.user()
+                transport._get(), route.number(), payloads, turn.own, turn.user
             )
         else:
             rows = transport.dispatch_cached(payloads, route.rows, stream=turn.stream)
