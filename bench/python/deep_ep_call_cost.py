@@ -11,8 +11,8 @@ are the whole call, the part of it in functions of the library, and the rest, wh
 call on a GPU returns when its work is enqueued, except for the dispatch that lists counts.  The
 first lines on a GPU are what two launches cost there.  "Waited" calls end when torch's current
 stream has been made to wait for them, as callers do; other asynchronous ones drop what they have
-given at once.  A tenth of the calls take less time than a
-figure says, since other programs of the machine only add to it."""
+given at once.  A tenth of the calls take less time than a figure says, since other programs of the
+machine only add to it."""
 from __future__ import annotations
 
 import argparse

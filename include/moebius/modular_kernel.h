@@ -109,10 +109,9 @@ class ModularKernel {
   ~ModularKernel();
 
   // output [T, H] has the dtype of hidden and is overwritten with the routed experts' sum (see also
-  // add_shared).  It may be hidden itself if there are no shared experts; neither output
-  // may overlap another input.  shared_output [T, H]
+  // add_shared).  It may be hidden itself if there are no shared experts.  shared_output [T, H]
   // receives the shared experts' result; it is required if there are shared experts, and undefined
-  // otherwise.  Collective where prepare/finalize is.
+  // otherwise.  Neither output may overlap another input.  Collective where prepare/finalize is.
   // Throws InvalidArgument before anything is enqueued (shapes, dtypes, devices, router weight on
   // the input with K > 1, too many tokens for a batched format), CommError where another rank fails
   // or does not come in time, and whatever the experts throw.  The kernel can be called again after

@@ -86,7 +86,7 @@ def check(status: int) -> None:
         _raise(status)
 
 
-# What ends an object, as the attribute `end` of the functions that make one.
+# Each function that makes an object has the one that ends it as its attribute `end`.
 for _kind, _names in {
     "array": "array_empty array_from_dlpack result_array",
     "call": "layer_start",

@@ -124,7 +124,7 @@ def test_functions_are_those_of_the_header() -> None:
 
 
 def test_functions_that_make_an_object_know_what_ends_it() -> None:
-    # Of several objects, or one that takes the place of another.
+    # These make several objects, or one that takes the place of another.
     others = {"make_thread_groups", "make_cuda_group", "make_nccl_group"}
     pattern = r"moebius_(\w+)\(([^()]|\(\*[^()]*\)\([^()]*\))*\b(moebius_\w+)\* \w+\);"
     makers = {
