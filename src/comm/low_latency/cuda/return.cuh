@@ -185,16 +185,27 @@ struct SendCursor : SendItem {
   __device__ void publish_item() const { publish_parts(all); }
 
  private:
+  // Why one lane: a fence takes some microseconds while an SM stores rows, so a warp must not make
+  // two of them, as it does where lanes have diverged.
   __device__ void publish_parts(uint32_t selections) const {
     const LowLatencyCall& call = args.combine.call;
-    const int num = __popc(static_cast<int>(selections)) * num_parts();
-    for (int i = lane_id(); i < num; i += 32) {
-      const auto k = static_cast<int>(__fns(selections, 0, i / num_parts() + 1));
-      const int64_t selection = int64_t{token} * call.layout.topk + k;
-      publish(
-          word_at(call.window(source), call.layout.return_flag_at(bank_of(block.epoch), selection,
-                                                                  first_part() + i % num_parts())),
-          block.epoch, static_cast<uint32_t>(args.combine.coding));
+    __syncwarp();
+    if (lane_id() != 0) {
+      return;
+    }
+    uint64_t* flags =
+        word_at(call.window(source),
+                call.layout.return_flag_at(bank_of(block.epoch), int64_t{token} * call.layout.topk,
+                                           first_part()));
+    const uint64_t signal = make_signal(block.epoch, static_cast<uint32_t>(args.combine.coding));
+    ptx::fence_acq_rel_sys();  // with the stores below, it publishes what all lanes have stored
+#pragma unroll 1
+    for (uint32_t rest = selections; rest != 0; rest &= rest - 1) {
+      uint64_t* of_row = flags + (__ffs(static_cast<int>(rest)) - 1) * call.layout.num_parts;
+#pragma unroll 1
+      for (int part = 0; part < num_parts(); ++part) {
+        ptx::st_relaxed_sys(of_row + part, signal);
+      }
     }
   }
 };
@@ -339,7 +350,8 @@ __device__ void send_plain(SendCursor at) {
 
 // One warp sends rows through its stage, whose slots hold a unit each.  So the loads of several
 // rows of a message are under way at the same time.  The next message is loaded as soon as the
-// stage has been read, while the stores of this one are under way.
+// stage has been read, while the stores of this one are under way.  It is found before that, while
+// this one is loaded.
 __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barriers) {
   const LowLatencyCombineCall& combine = at.args.combine;
   const bool is_first_lane = lane_id() == 0;
@@ -368,6 +380,8 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
   }
   init_stage_barriers(num_slots, lane_id(), [&](int i) { return barriers + i; });
   for (uint32_t to_load = begin(at);;) {
+    SendCursor next = at;
+    next.next_message();
     for (uint32_t left = at.all; left != 0; left &= left - 1) {
       if (is_first_lane) {
         ptx::mbarrier_wait_parity(barriers + slot, parity);
@@ -385,8 +399,6 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
       slot = slot + 1 < num_slots ? slot + 1 : 0;
       parity ^= slot == 0 ? 1 : 0;
     }
-    SendCursor next = at;
-    next.next_message();
     if (next.is_valid()) {
       if (is_first_lane) {
         ptx::bulk_wait_read<0>();
