@@ -93,8 +93,7 @@ class FilledFrame:
         self.words = memoryview(frame._memory).cast("q")
         self.tensors = frame._tensors
         self.out = ctypes.c_void_p()
-        """Where a call writes what it makes, at out_pointer."""
-        self.out_pointer = ctypes.byref(self.out)
+        """Where a call writes what it makes."""
 
     def lend(self, index: int, x: Any) -> tuple[Any, Any]:
         """A pointer to a tensor that only some calls have, and what must live as long."""

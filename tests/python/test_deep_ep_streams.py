@@ -49,7 +49,7 @@ class Library:
         return 0
 
     def stream_record(self, stream: int, event: Any) -> int:
-        number = event._obj.value = 1 + max(self.events, default=0)
+        number = event.value = 1 + max(self.events, default=0)
         self.events[number] = self.streams[stream]
         return 0
 
@@ -62,7 +62,7 @@ class Library:
 
     def event_is_complete(self, event: int, is_complete: Any) -> int:
         assert event in self.events
-        is_complete._obj.value = self.are_complete
+        is_complete.value = self.are_complete
         return 0
 
     def event_destroy(self, event: int) -> int:

@@ -9,7 +9,7 @@ for with all that it was given by then.  On the CPU none of this is needed."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref, c_int32, c_uint64
+from ctypes import c_int32, c_uint64
 from typing import Any, ClassVar, Optional
 
 import torch
@@ -140,7 +140,7 @@ class _Lane:
         is_past = c_int32()
         for event, made in left:
             is_past.value = 0
-            status = self._is_complete(event, byref(is_past))
+            status = self._is_complete(event, is_past)
             # The events of a parent process are no events here, and its tensors are not ours.
             if not is_past.value and status != INVALID_ARGUMENT:
                 _record(made, self.stream)
@@ -257,5 +257,5 @@ def _record(tensors: tuple[Any, ...], stream: Any) -> None:
 def _capture_of(stream: Optional[int]) -> int:
     """The number of the capture that a stream is in, which no other capture has; 0 for none."""
     found = c_uint64()
-    check(lib.stream_capture_id(stream, byref(found)))
+    check(lib.stream_capture_id(stream, found))
     return found.value

@@ -169,9 +169,8 @@ class DispatchPlan(_Plan):
         wanted.struct.user = user
         if room:
             filled.struct.capacity = room
-        status = lib.high_throughput_dispatch(
-            self.transport._get(), filled.struct, stream, filled.out_pointer
-        )
+        transport = self.transport._get()
+        status = lib.high_throughput_dispatch(transport, filled.struct, stream, filled.out)
         managed, listed = wanted.managed[:], counts[:]
         self._filled.append(parts)
         if status or raised:

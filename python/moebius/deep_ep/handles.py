@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ctypes import byref, c_void_p
+from ctypes import c_void_p
 from typing import Any, ClassVar, Optional
 
 from .. import _torch as _torch_tensors
@@ -188,7 +188,7 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
         if pending is None:
             return
         out = c_void_p()
-        status = lib.pending_take(pending, byref(out))
+        status = lib.pending_take(pending, out)
         self._kept = None
         if status or raised:
             self._abandon(pending)  # another thread may have been using it

@@ -235,7 +235,7 @@ class Plan:
         if received is not None or wait_us is not None:
             kept = self._lend_statistics(filled, received, wait_us)
         function = lib.low_latency_dispatch_start if starts else lib.low_latency_dispatch
-        status = function(self.transport._get(), filled.struct, stream, filled.out_pointer)
+        status = function(self.transport._get(), filled.struct, stream, filled.out)
         if kept is not None:
             filled.struct.received = filled.struct.wait_us = None
         self._dispatches.append(filled)
@@ -330,7 +330,7 @@ class Plan:
         transport = self.transport._get()
         if starts:
             status = lib.low_latency_combine_start(
-                transport, filled.struct, dispatched, stream, filled.out_pointer
+                transport, filled.struct, dispatched, stream, filled.out
             )
         else:
             status = lib.low_latency_combine(transport, filled.struct, dispatched, stream, None)
