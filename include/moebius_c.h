@@ -782,7 +782,8 @@ MOEBIUS_C_API moebius_status moebius_pending_hook(moebius_pending pending);
 MOEBIUS_C_API moebius_status moebius_pending_finish(moebius_pending pending,
                                                     moebius_result* result);
 /* moebius_pending_finish and moebius_pending_destroy in one call.  The handle has ended also when
- * the transfer has failed, but not when another thread is using it.  Collective. */
+ * the transfer has failed, but not when another thread is using it.  `result` may be NULL where it
+ * is not needed, as that of a combine with x_into.  Collective. */
 MOEBIUS_C_API moebius_status moebius_pending_take(moebius_pending pending, moebius_result* result);
 /* Destroying one that was not finished abandons the transfer: the group is then broken. */
 MOEBIUS_C_API moebius_status moebius_pending_destroy(moebius_pending pending);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "c_api/arrays.h"
@@ -111,10 +112,13 @@ moebius_status moebius_pending_finish(moebius_pending pending, moebius_result* r
 }
 
 moebius_status moebius_pending_take(moebius_pending pending, moebius_result* result) {
-  return giving(result, "result", [&] {
+  return guarded([&] {
     const Using<PendingObject> used(pending);
     destroy_handle<PendingObject>(pending);  // the object ends with this call
-    return make_handle(used->finish());
+    auto made = used->finish();
+    if (result != nullptr) {
+      *result = make_handle(std::move(made));
+    }
   });
 }
 

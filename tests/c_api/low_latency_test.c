@@ -202,6 +202,7 @@ static void check_exclusion(moebius_low_latency transport, int rank) {
   static tokens all_tokens[R];
   tokens* const my = &all_tokens[rank];
   moebius_result dispatched = NULL;
+  moebius_pending pending = NULL;
   moebius_tensor x;
   int32_t dead[R] = {0};
   make_tokens(my, rank);
@@ -214,6 +215,14 @@ static void check_exclusion(moebius_low_latency transport, int rank) {
   run_experts(dispatched, &x);
   my->combine.x = &x;
   CHECK_OK(moebius_low_latency_combine(transport, &my->combine, dispatched, NULL, NULL));
+  check_combined(my, rank, 3);
+  CHECK_OK(moebius_result_destroy(dispatched));
+  memset(my->output, 0, sizeof(my->output));
+  CHECK_OK(moebius_low_latency_dispatch(transport, &my->input, NULL, &dispatched));
+  run_experts(dispatched, &x);
+  CHECK_OK(moebius_low_latency_combine_start(transport, &my->combine, dispatched, NULL, &pending));
+  CHECK_OK(moebius_pending_take(pending, NULL)); /* the sums are in memory of the caller's */
+  CHECK_INVALID(moebius_pending_destroy(pending));
   check_combined(my, rank, 3);
   CHECK_OK(moebius_result_destroy(dispatched));
   CHECK_INVALID(moebius_low_latency_set_dead(transport, rank, 1));
