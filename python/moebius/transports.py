@@ -166,6 +166,11 @@ class Pending(Handle, Generic[R]):
         """Completes the transfer; on a GPU it enqueues that.  Optional, before finish()."""
         check(lib.pending_hook(self._get()))
 
+    def _hand_over(self) -> tuple[int, Any]:
+        """The handle, for somebody else who ends the transfer, and what that must keep."""
+        handle, self._handle = self._get(), None
+        return handle, self._keep
+
     def finish(self) -> R:
         """Completes the transfer and hands over its result, once.  The stream waits for it unless
         the transfer was started with is_async."""

@@ -228,6 +228,36 @@ def test_a_combine_whose_hook_is_never_called_is_received_for_the_dispatch_after
     run_threads(body, 2)
 
 
+def test_hooks_of_combines_end_them_in_any_order() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        expected = x.float() * weights.sum(1, keepdim=True)
+
+        def combine(ids: Any, handle: Any) -> tuple[Any, Any]:
+            options = {"return_recv_hook": True}
+            sums, _, hook = buffer.low_latency_combine(rows, ids, weights, handle, **options)
+            return sums, hook
+
+        def expect_right(sums: Any) -> None:
+            assert torch.allclose(sums.float(), expected, rtol=2e-2, atol=1e-2)
+
+        rows, _, handle, *_ = low_latency(buffer, x, ids)
+        first, hook = combine(ids, handle)
+        second, last = combine(ids.int(), handle)  # a kind of ids that the dispatch did not have
+        expect_right(first)  # the second has received it
+        last(), hook(), last()
+        expect_right(second)
+        rows, _, handle, *_ = low_latency(buffer, x, ids)
+        sums, hook = combine(ids, handle)
+        del handle
+        gc.collect()
+        hook()  # holds what it needs
+        expect_right(sums)
+
+    run_threads(body, 2)
+
+
 def test_elements_of_handles_are_not_overwritten() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)

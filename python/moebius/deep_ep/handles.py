@@ -12,8 +12,7 @@ from .._callbacks import raised
 from .._library import lib
 from ..errors import InvalidArgument, check
 from ..high_throughput import Dispatched, HighThroughput
-from ..low_latency import LowLatencyCombined, LowLatencyDispatched
-from ..transports import Pending
+from ..low_latency import LowLatencyDispatched
 from .low_latency_plans import Plan
 from .ranks import Ranks
 
@@ -127,11 +126,12 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
     # A result of the library, until somebody needs it as an object.
     _number: Optional[int] = None
     _elements: Optional[tuple[Any, ...]] = None
-    # A transfer of the library whose receive half is not done, and what it needs.
+    _result: Optional[LowLatencyDispatched] = None
+    # Transfers of the library whose receive halves are not done, and what they need.
     _pending: Optional[int] = None
     _kept: Any = None
-    _result: Optional[LowLatencyDispatched] = None
-    _combining: Optional[Pending[LowLatencyCombined]] = None
+    _combining: Optional[int] = None
+    _combining_kept: Any = None
 
     def __init__(
         self,
@@ -215,14 +215,20 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             )
         return self._result
 
-    def begin_combine(self, combining: Pending[LowLatencyCombined]) -> None:
-        """Keeps the receive half of a combine, which finish_combine() or close() does, once."""
-        self._combining = combining
+    def begin_combine(self, number: int, keep: Any) -> None:
+        """Takes a pending combine of the library's, which needs `keep`.  finish_combine() or
+        close() does its receive half, once."""
+        self._combining, self._combining_kept = number, keep
 
     def finish_combine(self) -> None:
         combining, self._combining = self._combining, None
-        if combining is not None:
-            combining.finish()
+        if combining is None:
+            return
+        status = lib.pending_take(combining, None)
+        self._combining_kept = None
+        if status or raised:
+            self._abandon(combining)
+            check(status)
 
     def replace(self, result: LowLatencyDispatched) -> None:
         """Stands for another dispatch of the same tokens from now on."""
@@ -243,14 +249,14 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
             result.close()
 
     def __del__(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._abandon(pending)
-        number, self._number = self._number, None
-        if number is not None:
-            self._destroy(number)
+        if self._pending is not None:
+            self._abandon(self._pending)
+        if self._combining is not None:
+            self._abandon(self._combining)
+        if self._number is not None:
+            self._destroy(self._number)
         if self._elements is None:
-            self.plan.give_words(self._words, self.stream)
+            self.plan.spare_words[self.stream].append(self._words)
 
 
 def _dispatched(number: int, stream: Optional[int]) -> LowLatencyDispatched:

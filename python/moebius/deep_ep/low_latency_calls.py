@@ -193,8 +193,6 @@ class LowLatencyCalls:
         if fits:
             coding = CODING_LOGFMT10 if use_logfmt else CODING_NONE
             stream = turn.own
-            # A transfer that is under way keeps the result, whatever becomes of the handle.
-            rows = handle.result() if return_recv_hook else None
             number = plan.combine(
                 handle.number(),
                 given,
@@ -207,8 +205,7 @@ class LowLatencyCalls:
                 return_recv_hook,
             )
             if return_recv_hook:
-                keep = (given, ids, weights, out, wait_us, rows)
-                handle.begin_combine(plan.pending_combine(number, keep, stream))
+                handle.begin_combine(number, (given, ids, weights, out, wait_us))
         else:
             arguments = (given, ids, weights, handle.result())
             options: dict[str, Any] = {
@@ -219,7 +216,7 @@ class LowLatencyCalls:
             }
             transport = plan.transport  # most of such tensors are refused there
             if return_recv_hook:
-                handle.begin_combine(transport.combine_start(*arguments, **options))
+                handle.begin_combine(*transport.combine_start(*arguments, **options)._hand_over())
             else:
                 transport.combine(*arguments, **options)
         hook = handle.finish_combine if return_recv_hook else None

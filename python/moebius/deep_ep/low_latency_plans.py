@@ -11,7 +11,6 @@ Letters: T tokens of this rank, H hidden, K top-k, R ranks, L local experts; row
 max_tokens * R."""
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,13 +19,11 @@ from typing import Any, Optional, Tuple
 import torch
 
 from .. import _structs as s
-from .. import _torch as _torch_tensors
 from .._callbacks import raised
 from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
-from ..low_latency import LowLatency, LowLatencyCombined
-from ..transports import Pending
+from ..low_latency import LowLatency
 from .tensors import NewRows, as_fp8, fp8_dtype, inference_mode, maker
 
 _GROUP = 128  # elements that share a scale
@@ -142,7 +139,9 @@ class Plan:
         self._new_counts = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
         self._new_sums = NewRows(x.dtype, x.device, self.hidden)
-        self._spare_words: defaultdict[Optional[int], list[Any]] = defaultdict(list)
+        self.spare_words: defaultdict[Optional[int], list[Any]] = defaultdict(list)
+        """Words that nobody has looked at, for a later dispatch on the same stream, which then
+        writes them after the one that has written them first."""
         self._dispatches: list[FilledFrame] = []
         self._combines: list[FilledFrame] = []
 
@@ -152,18 +151,13 @@ class Plan:
         scales = None
         if self.cast.use_fp8:
             scales = self._new_scales(self._scales_shape, self._scales_strides)
-        spare = None if is_recorded else self._spare_words.get(stream)
+        spare = None if is_recorded else self.spare_words.get(stream)
         words = spare.pop() if spare else self._make_words()
         return self._new_rows(), scales, self._new_counts(), words
 
     def _make_words(self) -> Any:
         with inference_mode(False):  # they may be used again in another mode
             return self._new_words()
-
-    def give_words(self, words: Any, stream: Optional[int]) -> None:
-        """Takes words that nobody has looked at for a later dispatch on the same stream, which then
-        writes them after the one that has written them first."""
-        self._spare_words[stream].append(words)
 
     def allocate_sums(self, num_tokens: int) -> Any:
         """[T, H]."""
@@ -340,15 +334,3 @@ class Plan:
         if status or raised:
             check(status)
         return filled.out.value or 0
-
-    @staticmethod
-    def pending_combine(
-        number: int, keep: Any, stream: Optional[int]
-    ) -> Pending[LowLatencyCombined]:
-        """What combine() has given with `starts`, which needs `keep`."""
-        make = functools.partial(_combined, stream=stream)
-        return Pending(number, make, keep, is_async=True)
-
-
-def _combined(number: int, stream: Optional[int]) -> LowLatencyCombined:
-    return LowLatencyCombined(number, _torch_tensors, stream)
