@@ -7,7 +7,6 @@
 
 #include <exception>
 #include <new>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "moebius/log.h"
@@ -71,7 +70,7 @@ struct Entry {
 };
 
 struct Table {
-  std::shared_mutex mutex;
+  std::mutex mutex;
   std::unordered_map<uintptr_t, Entry> entries;
   uintptr_t next = 1;
   uintptr_t first_own = 0;  // smaller numbers stand for objects of a parent process
@@ -86,7 +85,7 @@ void watch_forks() {
   pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
                  [] {
                    Table& all = table();
-                   new (&all.mutex) std::shared_mutex;
+                   new (&all.mutex) std::mutex;
                    all.first_own = 2 * all.next + 1;
                  });
 }
@@ -133,7 +132,7 @@ uintptr_t enter(std::shared_ptr<Object> object, std::string_view kind) {
 
 std::shared_ptr<Object> find(uintptr_t number, std::string_view kind, std::string_view what) {
   Table& all = table();
-  const std::shared_lock lock(all.mutex);
+  const std::lock_guard lock(all.mutex);
   const auto found = expect_entry(all, number, kind, what);
   expect(number >= all.first_own, [&] {
     return fmt::format(
