@@ -24,7 +24,7 @@ struct CudaLowLatencyHandle final : LowLatencyCallHandle,
                                     std::enable_shared_from_this<CudaLowLatencyHandle> {
   const CudaLowLatency* owner = nullptr;
   int place = 0;
-  std::array<Tensor, 7> memory;  // the memory of the result, which may outlive the owner
+  std::array<Tensor, 6> memory;  // the memory of the result, which may outlive the owner
 };
 
 class CudaLowLatency final : public LowLatency::State {

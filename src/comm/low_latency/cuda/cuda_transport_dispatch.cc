@@ -94,14 +94,14 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaLowLatencyHandle> keep = dispatch.handle;
-  keep->memory = {place.rows,      place.cast_rows, place.cast_scales, place.given_scales,
-                  place.row_words, place.counts,    place.ranges};
   // The tensors of a result keep the handle alive, and so its place and its memory.
+  auto memory = keep->memory.begin();
   const auto share = [&](const Tensor& given, const Tensor& own, const TensorKind& spec,
                          int64_t offset = 0) {
     if (given) {
       return given;
     }
+    *memory++ = own;
     return Tensor::share(keep, own.bytes() + offset, spec.shape, spec.dtype, device_);
   };
   const LowLatencyDispatchInput& input = dispatch.operands;
