@@ -103,7 +103,8 @@ class _Lane:
         """That of the stream of the last call since then."""
         self.last_cuda_stream: Optional[int] = None
         self.left: list[tuple[int, tuple[Any, ...]]] = []
-        self._plain: dict[int, Turn] = {}
+        self.plain: dict[int, Turn] = {}
+        """The turns of calls on torch's current stream, by its number, that wait for nothing."""
 
     def open(self, device: Any) -> None:
         """Makes the communication stream."""
@@ -112,11 +113,9 @@ class _Lane:
             self.cuda_stream = self.stream.cuda_stream
             self.own = wrapped_stream(device.index, self.stream.cuda_stream)
 
-    def plain_turn(self, here: int) -> Turn:
-        """That of a call on torch's current stream, which is this and has nothing to wait for."""
-        turn = self._plain.get(here)
-        if turn is None:
-            turn = self._plain[here] = Turn(wrapped_stream(self.gpu or 0, here), here)
+    def make_plain(self, here: int) -> Turn:
+        """Makes the plain turn of a stream."""
+        turn = self.plain[here] = Turn(wrapped_stream(self.gpu or 0, here), here)
         return turn
 
     def follow(self, stream: Optional[int], awaited: Optional[int]) -> None:
@@ -196,7 +195,7 @@ class CommStreams:
         elif previous is None and (is_first or lane.last_cuda_stream == here):
             # torch's current stream has nothing to wait for where no call was asynchronous, or where
             # the last call ran there, too.
-            return lane.plain_turn(here)
+            return lane.plain.get(here) or lane.make_plain(here)
         else:
             awaited = wrapped_stream(gpu, here)
             turn = Turn(awaited, here, current_torch_stream(gpu))

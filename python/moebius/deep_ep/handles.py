@@ -13,7 +13,7 @@ from .._library import lib
 from ..errors import InvalidArgument, check
 from ..high_throughput import Dispatched, HighThroughput
 from ..low_latency import LowLatencyDispatched
-from .low_latency_plans import Plan
+from .low_latency_plans import Plan, Words
 from .ranks import Ranks
 
 
@@ -136,7 +136,7 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
     def __init__(
         self,
         plan: Plan,
-        words: Any,
+        words: Words,
         stream: Optional[int],
         is_recorded: bool,
         number: int,

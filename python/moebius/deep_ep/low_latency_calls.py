@@ -126,16 +126,24 @@ class LowLatencyCalls:
         stream = turn.own
         # The default stream cannot be captured.
         is_recorded = turn.here != 0 and is_capturing()
-        made = plan.allocate(stream, is_recorded)
         received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        sizes = num_tokens, num_routed
-        number = plan.dispatch(x, ids, sizes, made, received, wait_us, stream, return_recv_hook)
+        number, made = plan.dispatch(
+            x,
+            ids,
+            num_tokens,
+            num_routed,
+            received,
+            wait_us,
+            stream,
+            is_recorded,
+            return_recv_hook,
+        )
         rows, scales, counts, words = made
         keep = (x, ids, made, received, wait_us) if return_recv_hook else None
         handle = LowLatencyHandle(plan, words, stream, is_recorded, number, keep)
         plan.banks.add(handle)
         if async_finish:
-            used = (x, ids, received, wait_us, words)  # the words may be those of another stream
+            used = (x, ids, received, wait_us, words[0])  # words may be those of another stream
             event = self._streams.end(turn, used, (rows, scales, counts))
         else:
             event = EventOverlap()

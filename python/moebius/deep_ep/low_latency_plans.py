@@ -89,10 +89,11 @@ class Banks:
         self._last = [known for known in self._last if known() is not handle]
 
 
+# Memory i64 for the ranges [L, R] and then the tokens i32 [L, rows], and the addresses of the two.
+Words = Tuple[Any, int, int]
 # Memory for the results of a dispatch: rows [L, rows, H]; scales [L, rows, G], whose columns are
-# neighbours in memory, or None without a cast; counts i32 [L]; and words i64, which are the ranges
-# [L, R] and then the tokens i32 [L, rows].
-Received = Tuple[Any, Any, Any, Any]
+# neighbours in memory, or None without a cast; counts i32 [L]; and words.
+Received = Tuple[Any, Any, Any, Words]
 
 
 class Plan:
@@ -131,45 +132,38 @@ class Plan:
         self._scales_strides = (groups * rows, 1, rows)
         rows_dtype = fp8_dtype if cast.use_fp8 else x.dtype
         self._new_rows = maker(rows_dtype, x.device, *self.rows_shape)
-        with inference_mode(False):
-            scales = torch.empty(
-                0, dtype=torch.int32 if cast.use_ue8m0 else torch.float32, device=x.device
-            )
-        self._new_scales = scales.new_empty_strided
+        self._new_scales: Any = None
+        if cast.use_fp8:
+            with inference_mode(False):
+                dtype = torch.int32 if cast.use_ue8m0 else torch.float32
+                scales = torch.empty(0, dtype=dtype, device=x.device)
+            self._new_scales = scales.new_empty_strided
         self._new_counts = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
         self._new_sums = NewRows(x.dtype, x.device, self.hidden)
-        self.spare_words: defaultdict[Optional[int], list[Any]] = defaultdict(list)
+        self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
         writes them after the one that has written them first."""
         self._dispatches: list[FilledFrame] = []
         self._combines: list[FilledFrame] = []
 
-    def allocate(self, stream: Optional[int], is_recorded: bool) -> Received:
-        """For a dispatch on this stream; `is_recorded` says whether it goes into a CUDA graph, whose
-        launches write the same memory again."""
-        scales = None
-        if self.cast.use_fp8:
-            scales = self._new_scales(self._scales_shape, self._scales_strides)
-        spare = None if is_recorded else self.spare_words.get(stream)
-        words = spare.pop() if spare else self._make_words()
-        return self._new_rows(), scales, self._new_counts(), words
-
-    def _make_words(self) -> Any:
+    def _make_words(self) -> Words:
         with inference_mode(False):  # they may be used again in another mode
-            return self._new_words()
+            words = self._new_words()
+        ranges = words.data_ptr()
+        return words, ranges, ranges + 8 * self._num_ranges
 
     def allocate_sums(self, num_tokens: int) -> Any:
         """[T, H]."""
         return self._new_sums(num_tokens)
 
-    def ranges_of(self, words: Any) -> Any:
+    def ranges_of(self, words: Words) -> Any:
         """i64 [L, R]."""
-        return words[: self._num_ranges].view(self.ranges_shape)
+        return words[0][: self._num_ranges].view(self.ranges_shape)
 
-    def tokens_of(self, words: Any) -> Any:
+    def tokens_of(self, words: Words) -> Any:
         """i32 [L, rows]."""
-        tokens = words[self._num_ranges :].view(torch.int32)[: self._num_tokens]
+        tokens = words[0][self._num_ranges :].view(torch.int32)[: self._num_tokens]
         return tokens.view(self.rows_shape[:2])
 
     def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
@@ -202,29 +196,37 @@ class Plan:
         self,
         x: Any,
         ids: Any,
-        sizes: tuple[int, int],
-        made: Received,
+        num_tokens: int,
+        num_routed: int,
         received: Any,
         wait_us: Any,
         stream: Optional[int],
+        is_recorded: bool,
         starts: bool,
-    ) -> int:
-        """Gives a result, or with `starts` a pending one.  `sizes` are the rows of x and ids."""
+    ) -> tuple[int, Received]:
+        """Gives a result, or with `starts` a pending one, and the memory that it is in.  x has
+        num_tokens rows and ids have num_routed; `is_recorded` says whether the dispatch goes into a
+        CUDA graph, whose launches write the same memory again."""
+        rows, counts, scales = self._new_rows(), self._new_counts(), None
+        if self._new_scales is not None:
+            scales = self._new_scales(self._scales_shape, self._scales_strides)
+        spare = None if is_recorded else self.spare_words.get(stream)
+        own = spare.pop() if spare else self._make_words()
+        made = rows, scales, counts, own
         try:
             filled = self._dispatches.pop()
         except IndexError:
             filled = self._fill_dispatch(x, ids, made)
-        rows, scales, counts, ranges = made
         words = filled.words
         words[_X_DATA] = x.data_ptr()
         words[_IDS_DATA] = ids.data_ptr()
-        words[_X_ROWS], words[_IDS_ROWS] = sizes
+        words[_X_ROWS] = num_tokens
+        words[_IDS_ROWS] = num_routed
         words[_ROWS_DATA] = rows.data_ptr()
         if scales is not None:
             words[_SCALES_DATA] = scales.data_ptr()
         words[_COUNTS_DATA] = counts.data_ptr()
-        words[_RANGES_DATA] = address = ranges.data_ptr()
-        words[_TOKENS_DATA] = address + 8 * self._num_ranges
+        _, words[_RANGES_DATA], words[_TOKENS_DATA] = own
         kept = None
         if received is not None or wait_us is not None:
             kept = self._lend_statistics(filled, received, wait_us)
@@ -235,7 +237,7 @@ class Plan:
         self._dispatches.append(filled)
         if status or raised:
             check(status)
-        return filled.out.value or 0
+        return filled.out.value or 0, made
 
     @staticmethod
     def _lend_statistics(filled: FilledFrame, received: Any, wait_us: Any) -> list[Any]:
