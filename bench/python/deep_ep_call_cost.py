@@ -76,6 +76,12 @@ def calls_of(buffer: Buffer, device: Any) -> dict[str, Callable[[], Any]]:
         given, _, route, *_ = low_latency(use_fp8=False)
         return buffer.low_latency_combine(given, ids, weights, route, **options)
 
+    def both_in_halves() -> None:
+        given, _, route, _, hook = low_latency(use_fp8=False, return_recv_hook=True)
+        hook()
+        options = {"return_recv_hook": True}
+        buffer.low_latency_combine(given, ids, weights, route, **options)[2]()
+
     def waited(*result: Any) -> None:
         if device.type == "cuda":
             result[-1].current_stream_wait()
@@ -103,6 +109,7 @@ def calls_of(buffer: Buffer, device: Any) -> dict[str, Callable[[], Any]]:
         "low_latency_dispatch, fp8": lambda: low_latency(),
         "low_latency_dispatch, hook": lambda: low_latency(use_fp8=False, return_recv_hook=True)[4](),
         "low_latency_dispatch and _combine": both,
+        "the two, with a hook each": both_in_halves,
     }
 
 
