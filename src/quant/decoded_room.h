@@ -19,6 +19,11 @@ inline constexpr int64_t kDecodedStep = 32;
 // (mxfp4); see docs/performance/gpu_experts.md.
 inline constexpr int64_t kDecodedRows = 224;
 
+// A GEMM that decodes weights ahead takes so many elements of a group at a time, and no more groups
+// than this.
+inline constexpr int64_t kDecodedUnit = 32768;
+inline constexpr int64_t kMostDecodedAhead = 256;
+
 constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) {
   return n * (2 * k + 4 + 4 * num_blocks);
 }

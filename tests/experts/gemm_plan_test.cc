@@ -195,6 +195,44 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
   }
 }
 
+TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
+  const auto plan_for = [](WeightFacts weights, int64_t rows_per_group) {
+    weights.n = 4096;
+    weights.k = 2048;
+    weights.gate_rows = weights.n / 2;
+    weights.grid.num_rows = weights.n;
+    weights.grid.group_cols = weights.grid.num_cols > 1 ? weights.grid.group_cols : weights.k;
+    weights.grid.num_cols = weights.k / weights.grid.group_cols;
+    weights.grid.gate_rows = weights.gate_rows;
+    return choose_gemm(coded(weights), gpu_of(9), rows_per_group * kGroups);
+  };
+  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
+  for (const WeightFacts& weights :
+       {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
+        weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
+    const GemmPlan ahead = plan_for(weights, kDecodedAheadRows);
+    EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
+    EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
+    EXPECT_EQ(ahead.decoded_elements, plan_for(weights, kDecodedAheadRows - 1).decoded_elements);
+    EXPECT_FALSE(plan_for(weights, kDecodedAheadRows - 1).decodes_ahead);
+    WeightFacts with_zero_points = weights;
+    with_zero_points.has_zero_point = true;
+    EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
+  }
+  EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), kDecodedAheadRows).decodes_ahead);
+  const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
+  EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
+  GemmDesc wanted = coded(mxfp4);
+  wanted.weights.num_groups = 1;
+  wanted.decodes_ahead = true;
+  EXPECT_FALSE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead) << "a single group";
+  wanted.weights.num_groups = 2;
+  EXPECT_FALSE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead)
+      << "scales of all groups leave room for one";
+  wanted.weights.num_groups = 3;
+  EXPECT_TRUE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead);
+}
+
 TEST(GemmPlan, WeightsThatNoOtherKernelReadsAsFastAreAlwaysDecoded) {
   const GemmPlan plan =
       choose_gemm(coded(weights_in(QuantFormat::kMxfp6E3M2, 32, DType::kE8M0)), gpu_of(9), 1);

@@ -225,7 +225,7 @@ class CudaExperts final : public ExpertsBase {
     const CallBuffers& buffers = call.buffers;
     if (buffers.fuses_activation) {
       const GemmPlan plan = plan_of(activated_gemm(call, indexed));
-      return {plan.activates, plan.activates && plan.takes_arrivals()};
+      return {plan.activates && plan.takes_index(), plan.activates && plan.takes_arrivals()};
     }
     ExpertGemm gemm = gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded);
     gemm.expected_rows = buffers.expected;

@@ -35,6 +35,36 @@ void set_row_and_column_scales(const ExpertGemm& gemm, GroupedGemm& out) {
   out.column_scale = quant.scale.view({num_groups, quant.scale.numel() / num_groups});
 }
 
+// Lays out the room for weights that the GEMM decodes itself: slots for as many groups as fit, and
+// scales of all.  Returns whether two fit.
+bool set_decoded_ahead(const ExpertGemm& gemm, GroupedGemm& out) {
+  const WeightOperand& w = *gemm.w;
+  const int64_t num_groups = w.values.dim(0);
+  const int64_t n = w.values.dim(1);
+  const int64_t k = w.values.dim(2);
+  const WeightFacts facts = facts_of(w);
+  const int64_t blocks = decoded_blocks(facts);
+  const int64_t slots = decoded_ahead_slots(facts, gemm.decoded.numel());
+  if (slots < kLeastDecodedSlots) {
+    return false;
+  }
+  const Device device = gemm.decoded.device();
+  out.b = gemm.decoded.slice(0, slots * n * k).view({slots, n, k});
+  auto* words = reinterpret_cast<float*>(gemm.decoded.data<BFloat16>() + slots * n * k);
+  const auto take = [&](const Shape& shape, DType dtype) {
+    const Tensor taken = Tensor::borrow(words, shape, dtype, device);
+    words += taken.numel();
+    return taken;
+  };
+  out.column_scale = take({num_groups, n}, DType::kF32);
+  if (blocks > 0) {
+    out.b_scale = take({num_groups, blocks, n}, DType::kF32);
+    out.scale_block = facts.grid.group_cols;
+  }
+  out.decode_counters = take({num_decode_counters(num_groups)}, DType::kI32);
+  return true;
+}
+
 // Lays out the room for decoded weights, for as many groups as fit.
 void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
   const WeightOperand& w = *gemm.w;
@@ -52,9 +82,6 @@ void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
     out.b_scale = Tensor::borrow(scales + groups * n, {groups, blocks, n}, DType::kF32, device);
     out.scale_block = facts.grid.group_cols;
   }
-  if (gemm.a.scales == RowScales::kPerRow) {
-    out.a_scale = grouped(gemm, gemm.a.scale);
-  }
 }
 
 // The same GEMM for Multiplier::kSm90.  Where weights are decoded, b has room for the first groups.
@@ -66,7 +93,12 @@ GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   if (gemm.a.values.dtype() == DType::kI8 || plan.fp8 == Fp8Scales::kRowsAndColumns) {
     set_row_and_column_scales(gemm, out);
   } else if (plan.decodes()) {
-    set_decoded(gemm, out);
+    if (!plan.decodes_ahead || !set_decoded_ahead(gemm, out)) {
+      set_decoded(gemm, out);
+    }
+    if (gemm.a.scales == RowScales::kPerRow) {
+      out.a_scale = grouped(gemm, gemm.a.scale);
+    }
   }
   const Device device = gemm.out.device();
   const RowGroups& rows = gemm.rows;
@@ -123,6 +155,14 @@ void run_sm90(const ExpertGemm& gemm,
               const Stream& stream) {
   if (!plan.decodes()) {
     sm90_grouped_gemm(grouped, stream);
+    return;
+  }
+  if (grouped.decode_counters) {
+    decode_first_group(gemm, grouped, stream);
+    const DecodeArgs args = decode_args(gemm, grouped);
+    GroupedGemm decoding = grouped;
+    decoding.decode = &args;
+    sm90_grouped_gemm(decoding, stream);
     return;
   }
   const int64_t num_groups = gemm.w->values.dim(0);
@@ -192,6 +232,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
                     gemm.decoded.numel() >= decoded_group_elements(desc.weights);
   desc.must_decode = desc.may_decode;
   desc.forced = gemm.forced;
+  desc.decodes_ahead = gemm.decodes_ahead;
   desc.num_rows = desc.weights.k > 0 ? a.values.numel() / desc.weights.k : 0;
   desc.by_index = a.index.defined();
   desc.first_column = gemm.first_column;

@@ -69,7 +69,8 @@ struct ExpertGemm {
   // See GroupedGemm.  Unless GemmPlan::takes_columns(), all columns are computed.
   int64_t first_column = 0;
   int64_t num_columns = 0;
-  std::optional<Multiplier> forced = std::nullopt;  // see GemmDesc
+  std::optional<Multiplier> forced = std::nullopt;   // see GemmDesc
+  std::optional<bool> decodes_ahead = std::nullopt;  // see GemmDesc
 };
 
 // Runs the GEMM as plan_of() says.

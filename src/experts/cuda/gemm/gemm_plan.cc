@@ -10,6 +10,7 @@
 
 #include "core/ceil_div.h"
 #include "experts/cuda/activation/activation.h"
+#include "experts/cuda/gemm/grouped_gemm.h"
 #include "experts/int8_depth.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
@@ -217,6 +218,23 @@ bool can_be_decoded(const GemmDesc& desc) {
          rows.dtype == DType::kBF16 && takes_scales && can_decode(desc.weights);
 }
 
+// Whether sm90 can decode these weights while it multiplies by others.
+bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
+  const WeightFacts& w = desc.weights;
+  const quant::Code code = quant::code_of(*w.format);
+  const bool has_code = decoded_blocks(w) > 0
+                            ? code == quant::Code::kU4
+                            : code == quant::Code::kE2M1 || code == quant::Code::kI8;
+  // The scales of a row's blocks, and those of all rows, are neighbours.
+  const bool has_whole_blocks =
+      w.grid.num_cols == 1 || (w.grid.group_rows == 1 && w.k % w.grid.group_cols == 0);
+  const bool is_bf16 = plan.activates ? !plan.quantizes : desc.out == DType::kBF16;
+  return has_code && has_whole_blocks && is_bf16 && !w.has_zero_point &&
+         w.n * w.k % quant::kDecodedUnit == 0 && w.num_groups <= quant::kMostDecodedAhead &&
+         w.alignment >= 16 && w.scale_alignment >= 16 &&
+         decoded_ahead_slots(w, plan.decoded_elements) >= kLeastDecodedSlots;
+}
+
 }  // namespace
 
 std::string_view name(Multiplier multiplier) {
@@ -302,6 +320,9 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
         const WeightFacts& w = desc.weights;
         plan.decoded_elements = quant::decoded_bytes(w.num_groups, w.n, w.k, decoded_blocks(w)) /
                                 int64_t{sizeof(BFloat16)};
+        const bool pays =
+            w.n * w.k >= kDecodedAheadElements && expected_rows >= kDecodedAheadRows * w.num_groups;
+        plan.decodes_ahead = desc.decodes_ahead.value_or(pays) && can_decode_ahead(desc, plan);
       }
       return plan;
     }
@@ -320,7 +341,7 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
     line += fmt::format(" in tiles of {}", plan.tile_rows);
   }
   if (plan.decodes()) {
-    line += ", of decoded weights";
+    line += plan.decodes_ahead ? ", of weights decoded ahead" : ", of decoded weights";
   }
   if (plan.fp8 != Fp8Scales::kNone) {
     line += fmt::format(", of fp8 codes with scales of {}",
@@ -354,6 +375,13 @@ int64_t decoded_blocks(const WeightFacts& w) {
 
 int64_t decoded_group_elements(const WeightFacts& w) {
   return quant::decoded_group_bytes(w.n, w.k, decoded_blocks(w)) / int64_t{sizeof(BFloat16)};
+}
+
+int64_t decoded_ahead_slots(const WeightFacts& w, int64_t elements) {
+  constexpr auto kOfWord = static_cast<int64_t>(sizeof(float) / sizeof(BFloat16));
+  const int64_t num_words =
+      w.num_groups * w.n * (1 + decoded_blocks(w)) + num_decode_counters(w.num_groups);
+  return std::clamp<int64_t>((elements - kOfWord * num_words) / (w.n * w.k), 0, w.num_groups);
 }
 
 bool wants_bf16_codes(const WeightFacts& w,

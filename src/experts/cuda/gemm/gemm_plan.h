@@ -85,6 +85,8 @@ struct GemmDesc {
   // That room was given because decoding pays, so decoding does not depend on rows any more.
   bool must_decode = false;
   std::optional<Multiplier> forced = std::nullopt;
+  // Whether weights are decoded ahead where they can be; nullopt: where that pays.
+  std::optional<bool> decodes_ahead = std::nullopt;
   // Only a call knows what follows; the defaults suit every kernel.
   int64_t num_rows = 1;      // of the operand
   bool by_index = false;     // an index names the rows
@@ -117,6 +119,9 @@ struct GemmPlan {
   // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: the kernel
   // reads codes.
   int64_t decoded_elements = 0;
+  // The kernel decodes weights itself, while it multiplies by those that it has decoded before. Its
+  // warps that would copy rows by an index decode instead.
+  bool decodes_ahead = false;
   // The number of rows of all groups from which weights in codes are decoded; 0: that does not
   // depend on rows.
   int64_t decodes_from = 0;
@@ -128,12 +133,18 @@ struct GemmPlan {
            multiplier == Multiplier::kFewRows;
   }
   // Whether rows with an index may still be on their way.
-  bool takes_arrivals() const { return multiplier == Multiplier::kSm90; }
+  bool takes_arrivals() const { return multiplier == Multiplier::kSm90 && !decodes_ahead; }
   // Whether it can activate bf16 rows as it reads them.
   bool takes_unactivated() const { return multiplier == Multiplier::kFewRows; }
   // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };
+
+// Where a kernel decodes ahead: the least number of groups for which there is room, and the
+// elements of a group and the mean number of its rows from which it pays.
+inline constexpr int64_t kLeastDecodedSlots = 2;
+inline constexpr int64_t kDecodedAheadElements = int64_t{8} << 20;
+inline constexpr int64_t kDecodedAheadRows = 768;
 
 // More rows than any threshold.
 inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
@@ -154,6 +165,9 @@ bool can_decode(const WeightFacts& weights);
 int64_t decoded_blocks(const WeightFacts& weights);
 // The elements of GemmPlan::decoded_elements that each group takes.
 int64_t decoded_group_elements(const WeightFacts& weights);
+// The groups for whose weights `elements` of bf16 scratch have room where the kernel decodes ahead:
+// beside them are the scales of all groups, and counters.  REQUIRES: can_decode().
+int64_t decoded_ahead_slots(const WeightFacts& weights, int64_t elements);
 // Whether fp8 codes of rows are better stored as bf16, since the weights have scales with which fp8
 // tensor cores do not multiply them, or since another kernel is forced.
 bool wants_bf16_codes(const WeightFacts& weights,

@@ -15,6 +15,8 @@
 
 namespace moebius::cuda {
 
+struct DecodeArgs;
+
 struct GroupedGemm {
   Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
   // i32 [M], optional, only with group_offsets: row r is a[a_rows[r]], with a_scale[a_rows[r]]
@@ -61,7 +63,17 @@ struct GroupedGemm {
   // i32 [2], optional: balances groups of uneven size.  It must be zeros before the first call, and
   // each call leaves zeros; calls that may overlap need one each.
   Tensor next_item;
+  // Set: the kernel decodes b, column_scale and b_scale itself, ahead of the tiles that need them.
+  // b [S, N, K] then has room for S groups, two at least, and `decode_counters` are zeros.  Only
+  // for bf16, as GemmPlan::decodes_ahead says.  What the first group with rows needs is there
+  // already.
+  const DecodeArgs* decode = nullptr;
+  Tensor decode_counters;  // i32 [num_decode_counters(G)]
 };
+
+constexpr int64_t num_decode_counters(int64_t num_groups) {
+  return 2 + 2 * num_groups;
+}
 
 // The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
 // added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.

@@ -6,6 +6,7 @@
 
 #include "core/cuda/wgmma.cuh"
 #include "experts/cuda/gemm/sm90/activated.cuh"
+#include "experts/cuda/gemm/sm90/decoded_groups.cuh"
 #include "experts/cuda/gemm/sm90/shared.cuh"
 #include "experts/cuda/gemm/sm90/store.cuh"
 
@@ -322,6 +323,9 @@ class Consumer {
         small_tile<kBoxRowsA>(work);
       } else {
         small_tile<kSmallRows>(work);
+      }
+      if constexpr (Config::kDecodes) {
+        count_tile(args_, work.group);
       }
     }
   }

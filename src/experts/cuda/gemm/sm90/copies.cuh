@@ -19,7 +19,7 @@ template <typename Config, int kWarps>
 class ScaleCopies {
  public:
   __device__ __forceinline__ ScaleCopies(const Args&, Shared<Config>&, int /*index*/) {}
-  __device__ __forceinline__ void begin(const Plan&) {}
+  __device__ __forceinline__ void begin(const PlanOf<Config>&) {}
   __device__ __forceinline__ void copy(int /*stage*/, int /*block*/) {}
 };
 
@@ -30,7 +30,7 @@ requires Config::kHasBlockScales class ScaleCopies<Config, kWarps> {
   __device__ __forceinline__ ScaleCopies(const Args& args, Shared<Config>& shared, int index)
       : args_(args), shared_(shared), index_(index) {}
 
-  __device__ __forceinline__ void begin(const Plan& plan) {
+  __device__ __forceinline__ void begin(const PlanOf<Config>& plan) {
     const int blocks = num_blocks<Config>(args_);
     boxes_ = plan.boxes;
 #pragma unroll
@@ -80,7 +80,7 @@ requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
   __device__ __forceinline__ ScaleCopies(const Args& args, Shared<Config>& shared, int index)
       : args_(args), shared_(shared), index_(index) {}
 
-  __device__ __forceinline__ void begin(const Plan& plan) {
+  __device__ __forceinline__ void begin(const PlanOf<Config>& plan) {
     const int64_t groups = (args_.k + args_.scale_block - 1) / args_.scale_block;
     work_ = plan.work;
     from_ = args_.b_scale + work_.group * groups * args_.n + column_;
@@ -131,7 +131,7 @@ class RowCopies {
     }
   }
 
-  __device__ __forceinline__ void begin(const Plan& plan) {
+  __device__ __forceinline__ void begin(const PlanOf<Config>& plan) {
     boxes_ = plan.boxes;
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
@@ -208,7 +208,7 @@ __device__ __forceinline__ void fill_copies(const Args& args,
   };
   Plans<Config> plans(shared);
   while (true) {
-    const Plan plan = plans.next();
+    const PlanOf<Config> plan = plans.next();
     if (plan.work.num_rows == 0) {
       break;
     }

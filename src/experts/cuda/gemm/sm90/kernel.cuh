@@ -7,6 +7,7 @@
 
 #include "experts/cuda/gemm/sm90/consume.cuh"
 #include "experts/cuda/gemm/sm90/copies.cuh"
+#include "experts/cuda/gemm/sm90/decoder.cuh"
 #include "experts/cuda/gemm/sm90/plan.cuh"
 #include "experts/cuda/gemm/sm90/produce.cuh"
 #include "experts/cuda/gemm/sm90/shared.cuh"
@@ -58,14 +59,20 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
       shared.cuts_items = cuts ? 1 : 0;
     }
   }
+  if constexpr (Config::kDecodes) {
+    if (threadIdx.x / kWarp == 1) {
+      list_used_groups(args, shared);
+    }
+  }
   __syncthreads();
 }
 
 // Grid: an even number of persistent CTAs, one per SM; pairs of them form clusters.
 // Block: two consumer warpgroups (with 64 rows of a tile each, or 128 columns of a small one) and a
 // third warpgroup.  Of the third, one warp fills the stages with boxes, one plans tiles, and up to
-// two copy what no box brings.  Registers go to the consumers, whose threads have 128 sums each,
-// and with scales 64 products more.
+// two copy what no box brings.  The one that plans and those that copy nothing may also decode
+// weights (decoder.cuh).  Registers go to the consumers, whose threads have 128 sums each, and with
+// scales 64 products more.
 // Pipeline: four stages of 48 KiB have one block of K each and are shared by tiles of all kinds.  A
 // stage is empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
 template <typename Config>
@@ -84,6 +91,14 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     for (int stage = 0; stage < Config::kStages; ++stage) {
       ptx::mbarrier_init(&shared.full[stage], Config::filling_threads(args));
       ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumerWarps);
+    }
+    if constexpr (Config::kDecodes) {
+      for (auto& codes : shared.decoding.codes) {
+        for (uint64_t& full : codes.full) {
+          ptx::mbarrier_init(&full, 1);
+        }
+      }
+      ptx::fence_proxy_async_shared();
     }
     ptx::mbarrier_init(&shared.plan_full, 1);
     ptx::mbarrier_init(&shared.plan_empty, Config::filling_threads(args));
@@ -107,13 +122,17 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
         fill_boxes(args, shared, ring);
       }
     } else if (warp == kConsumerWarps + 1) {
-      if (ptx::elect_one()) {
+      if constexpr (Config::kDecodes) {
+        plan_and_decode(args, shared);
+      } else if (ptx::elect_one()) {
         plan_tiles(args, shared);
       }
     } else if (args.a_rows != nullptr) {
       fill_copies<Config, kRowWarps>(args, shared, ring, warp - kConsumerWarps - 2);
     } else if (Config::kStagesHaveScales && warp == kConsumerWarps + 2) {
       fill_copies<Config, 1>(args, shared, ring, 0);
+    } else if constexpr (Config::kDecodes) {
+      decode_ahead(args, shared, warp - (kThreads / kWarp - Config::kDecoders));
     }
     __syncwarp();
   } else {

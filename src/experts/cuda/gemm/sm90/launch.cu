@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cassert>
 
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
@@ -14,6 +15,7 @@ template <typename Config>
 void launch_kernel(const Args& args, int num_sms, int index, cudaStream_t stream) {
   const auto kernel = grouped_gemm_kernel<Config>;
   constexpr auto kBytes = sizeof(Shared<Config>);
+  static_assert(kBytes <= 227 * 1024);
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
   const int clusters = std::max(1, num_sms / kClusterSize);
   launch_early("grouped_gemm_kernel", kernel, static_cast<unsigned>(clusters * kClusterSize),
@@ -31,6 +33,17 @@ void launch(const Args& args,
   const auto run = [&](auto config) {
     launch_kernel<decltype(config)>(args, num_sms, index, stream);
   };
+  if (args.decode_counters != nullptr) {
+    assert(operands == Operands::kBF16 || operands == Operands::kScaledBF16);
+    assert(result == Result::kBF16 || result == Result::kActivatedBF16);
+    const bool activates = result == Result::kActivatedBF16;
+    if (operands == Operands::kBF16) {
+      return activates ? run(Config<Operands::kBF16, BFloat16, true, true>{})
+                       : run(Config<Operands::kBF16, BFloat16, false, true>{});
+    }
+    return activates ? run(Config<Operands::kScaledBF16, BFloat16, true, true>{})
+                     : run(Config<Operands::kScaledBF16, BFloat16, false, true>{});
+  }
   const auto run_any = [&](auto out) {
     using Out = decltype(out);
     switch (operands) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "experts/cuda/gemm/dequant/decode_args.h"
 #include "experts/cuda/gemm/sm90/schedule.h"
 #include "moebius/dtype.h"
 #include "moebius/row_arrivals.h"
@@ -76,6 +77,12 @@ struct Args {
   int k;
   int first_column;  // the first column to compute, a multiple of kBoxRowsB
   int end_column;
+  // nullptr: b is there.  Else the kernel decodes it (decoder.cuh), but for the first group that
+  // has rows.  Zeros [2 + 2 G]: units that are claimed; of each group those that are decoded, and
+  // the tiles of either CTA that are multiplied; and items that are drawn, instead of next_item.
+  int* decode_counters;
+  DecodeArgs decode;
+  int slots;  // groups for which b has room, two at least
 };
 
 // Whether there is a kernel for these operands and result.
@@ -92,7 +99,8 @@ constexpr bool can_launch(Operands operands, Result result) {
 }
 
 // Launches on the current device, which is `index`, on at most num_sms SMs, but no fewer than two.
-// REQUIRES: can_launch(); if activated, N is a multiple of 256.
+// REQUIRES: can_launch(); if activated, N is a multiple of 256; if it decodes, operands are bf16,
+// and so is the result.
 void launch(const Args& args,
             Operands operands,
             Result result,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/cuda/row_arrivals.cuh"
+#include "experts/cuda/gemm/sm90/decoded_groups.cuh"
 #include "experts/cuda/gemm/sm90/shared.cuh"
 
 namespace moebius::cuda::sm90 {
@@ -17,6 +18,8 @@ __device__ __forceinline__ int num_clusters() {
 
 // Goes through the items of a cluster: every num_clusters-th item, or, with args.next_item,
 // whichever is next when the cluster begins one.  Then rank 0 draws the items and tells rank 1.
+// Where CTAs decode they draw all items, the first ones, too: they wait for tiles of others, and
+// must not wait for a cluster that does not run before they end.
 template <typename Config>
 class Items {
  public:
@@ -26,40 +29,39 @@ class Items {
         cut_(shared.cuts_items),
         item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
+  // Where CTAs decode: draws the next item.  Call it where the item is used, at the head of a loop.
+  // When the end of the loop drew it, ptxas of CUDA 13.0 let rank 1 use the register before the
+  // load from shared memory had filled it, so that now and then it computed the item before once
+  // more.
+  __device__ __forceinline__ void draw() { draw(drawn_items(args_), 0); }
+
   __device__ __forceinline__ bool exists() const {
     return item_ >> cut_ < shared_.first_items[args_.num_groups];
   }
 
-  __device__ __forceinline__ Plan plan() const {
+  __device__ __forceinline__ PlanOf<Config> plan() const {
     const int whole = item_ >> cut_;
     const int group = group_of(shared_.first_items, args_.num_groups, whole);
     const int columns = args_.end_column - args_.first_column;
     const Tile tile = half_of(GroupTiles(shared_.group_rows[group], columns)
                                   .tile(whole - shared_.first_items[group], rank_),
                               item_ & cut_);
-    return {{group, shared_.group_begin[group] + tile.row, tile.num_rows,
-             args_.first_column + tile.column, tile.is_small ? 1 : 0, cut_},
-            tile.shares_b,
-            (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
+    PlanOf<Config> plan{{group, shared_.group_begin[group] + tile.row, tile.num_rows,
+                         args_.first_column + tile.column, tile.is_small ? 1 : 0, cut_},
+                        tile.shares_b,
+                        (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
+    if constexpr (Config::kDecodes) {
+      plan.slot = shared_.decoding.used_index[group] % args_.slots;
+    }
+    return plan;
   }
 
   __device__ __forceinline__ void advance() {
     if (args_.next_item == nullptr) {
       item_ += num_clusters();
-      return;
-    }
-    if (rank_ == 0) {
-      ptx::await_kernel_before();  // that kernel may draw from the same counter
-      item_ = num_clusters() + atomicAdd(args_.next_item, 1);
-      ptx::mbarrier_wait_parity(&shared_.item_empty, parity_ ^ 1);
-      ptx::st_async(&shared_.item, item_, &shared_.item_full, 1);
     } else {
-      ptx::mbarrier_arrive_expect_tx(&shared_.item_full, sizeof(int));
-      ptx::mbarrier_wait_parity(&shared_.item_full, parity_);
-      item_ = shared_.item;
-      ptx::mbarrier_arrive_cluster(&shared_.item_empty, 0);
+      draw(args_.next_item, num_clusters());
     }
-    parity_ ^= 1;
   }
 
   // Called once nothing is left: the last cluster sets the counters to zeros again.
@@ -73,6 +75,22 @@ class Items {
   }
 
  private:
+  // `first`: how many items are not drawn.
+  __device__ __forceinline__ void draw(int* counter, int first) {
+    if (rank_ == 0) {
+      ptx::await_kernel_before();  // that kernel may draw from the same counter
+      item_ = first + atomicAdd(counter, 1);
+      ptx::mbarrier_wait_parity(&shared_.item_empty, parity_ ^ 1);
+      ptx::st_async(&shared_.item, item_, &shared_.item_full, 1);
+    } else {
+      ptx::mbarrier_arrive_expect_tx(&shared_.item_full, sizeof(int));
+      ptx::mbarrier_wait_parity(&shared_.item_full, parity_);
+      item_ = shared_.item;
+      ptx::mbarrier_arrive_cluster(&shared_.item_empty, 0);
+    }
+    parity_ ^= 1;
+  }
+
   const Args& args_;
   Shared<Config>& shared_;
   int rank_ = static_cast<int>(ptx::cluster_rank());
@@ -130,10 +148,10 @@ class Plans {
   __device__ __forceinline__ explicit Plans(Shared<Config>& shared) : shared_(shared) {}
 
   // The next plan; it has no rows when nothing is left.
-  __device__ __forceinline__ Plan next() {
+  __device__ __forceinline__ PlanOf<Config> next() {
     ptx::mbarrier_wait_parity(&shared_.plan_full, parity_);
     parity_ ^= 1;
-    const Plan plan = shared_.plan;
+    const PlanOf<Config> plan = shared_.plan;
     ptx::mbarrier_arrive(&shared_.plan_empty);
     return plan;
   }

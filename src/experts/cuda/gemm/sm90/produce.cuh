@@ -15,14 +15,24 @@ template <typename Config>
 struct BoxOfB {
   int at[5];
 
-  __device__ __forceinline__ BoxOfB(const Args& args, const Work& work, int box, int k)
+  __device__ __forceinline__ BoxOfB(const Args& args, const PlanOf<Config>& plan, int box, int k)
       : at{k, 0, 0, 0,
-           work.column + box * box_columns<Config>(work) < args.end_column
-               ? (work.group * args.n + box_column<Config>(args, work, box)) / kColumnsInOrder
+           plan.work.column + box * box_columns<Config>(plan.work) < args.end_column
+               ? (slot_of(plan) * args.n + box_column<Config>(args, plan.work, box)) /
+                     kColumnsInOrder
                : kNowhere} {}
 
  private:
   static constexpr int kNowhere = 1 << 30;
+
+  // Which of b's matrices the group has.
+  static __device__ __forceinline__ int slot_of(const PlanOf<Config>& plan) {
+    if constexpr (Config::kDecodes) {
+      return plan.slot;
+    } else {
+      return plan.work.group;
+    }
+  }
 };
 
 // The map with boxes of the width that a tile has.
@@ -34,10 +44,10 @@ __device__ __forceinline__ const CUtensorMap* map_of_b(const Args& args, const W
 // Loads the boxes of one block of K.
 template <typename Config>
 __device__ __forceinline__ void load_stage(
-    const Args& args, const Ring<Config>& ring, const Plan& plan, int rank, int k) {
+    const Args& args, const Ring<Config>& ring, const PlanOf<Config>& plan, int rank, int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
   const Work& work = plan.work;
-  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, work, box, k); };
+  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, plan, box, k); };
   if (plan.shares_b) {
     if (plan.boxes == kTileRows / kBoxRowsA) {
       ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
@@ -62,12 +72,12 @@ __device__ __forceinline__ void load_stage(
 
 // Fetches to L2 what a CTA first reads of b, while the kernel before ends.
 template <typename Config>
-__device__ __forceinline__ void prefetch_b(const Args& args, const Plan& plan, int rank) {
+__device__ __forceinline__ void prefetch_b(const Args& args, const PlanOf<Config>& plan, int rank) {
   constexpr int kBlocks = 2 * Config::kStages;
   for (int block = 0; block < min(kBlocks, num_blocks<Config>(args)); ++block) {
     for (int box = 0; box < 2; ++box) {
       if (!plan.shares_b || box == rank) {
-        const BoxOfB<Config> boxes(args, plan.work, box, block * Config::kBlockElements);
+        const BoxOfB<Config> boxes(args, plan, box, block * Config::kBlockElements);
         ptx::tensor_prefetch(map_of_b<Config>(args, plan.work), boxes.at);
       }
     }
@@ -82,8 +92,8 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
   Plans<Config> plans(shared);
-  Plan plan = plans.next();
-  if (args.settled_groups && plan.work.num_rows > 0) {
+  PlanOf<Config> plan = plans.next();
+  if (!Config::kDecodes && args.settled_groups && plan.work.num_rows > 0) {
     prefetch_b<Config>(args, plan, rank);
   }
   ptx::await_kernel_before();
@@ -91,6 +101,9 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
     ptx::let_next_begin();
   }
   for (; plan.work.num_rows > 0; plan = plans.next()) {
+    if constexpr (Config::kDecodes) {
+      ptx::fence_proxy_async();
+    }
     if (args.a_rows != nullptr) {
       plan.boxes = 0;  // fill_copies brings rows
     }

@@ -29,7 +29,18 @@ inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kRowWarps = 2;  // warps that copy rows of a named one by one
 inline constexpr int kClusterSize = 2;
 
-template <Operands kOperands, typename OutType, bool kActivated = false>
+inline constexpr int kChunkBytes = 2048;  // codes that a decoding warp requests at once
+
+// A decoding warp's chunks of codes, with the scales of their blocks.
+template <int kNumChunks>
+struct alignas(16) CodeRing {
+  static constexpr int kChunks = kNumChunks;
+  uint8_t codes[kChunks][kChunkBytes];
+  uint8_t scales[kChunks][kChunkBytes / 8];
+  uint64_t full[kChunks];
+};
+
+template <Operands kOperands, typename OutType, bool kActivated = false, bool kDecoding = false>
 struct Config {
   static constexpr bool kHasBlockScales = kOperands == Operands::kScaledF8E4M3;
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
@@ -38,6 +49,10 @@ struct Config {
   static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;
   // Scales of columns may be in 16 bits.
   static constexpr bool kTakesNarrowScales = kOperands == Operands::kF8E4M3 || kIsInt8;
+  // The warps of a CTA that decode weights, as far as shared memory has room for their codes.
+  static constexpr bool kDecodes = kDecoding;
+  static constexpr int kDecoders = !kDecodes ? 0 : kIsScaled ? 2 : 3;
+  using Codes = CodeRing<kIsScaled ? 2 : 3>;
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;
@@ -80,10 +95,32 @@ struct Work {
 };
 
 // Says what the threads that fill stages have to do for a consumer's work.
+template <bool kDecodes>
 struct Plan {
   Work work;
   bool shares_b;  // see Tile
   int boxes;      // of rows
+};
+template <>
+struct Plan<true> {
+  Work work;
+  bool shares_b;
+  int boxes;
+  int slot;  // of the group in b
+};
+template <typename Config>
+using PlanOf = Plan<Config::kDecodes>;
+
+// What warps that decode need: their codes, the groups that have rows, and which of these a group
+// is.
+template <typename Config, bool kDecodes>
+struct Decoding {};
+template <typename Config>
+struct Decoding<Config, true> {
+  typename Config::Codes codes[Config::kDecoders];
+  int num_used;
+  uint8_t used[quant::kMostDecodedAhead];
+  uint8_t used_index[quant::kMostDecodedAhead];
 };
 
 // Shared memory: stages (1024-byte aligned), barriers, groups.
@@ -101,7 +138,7 @@ struct Shared {
   uint64_t plan_empty;  // awaits the threads that fill stages
   uint64_t item_full;   // in rank 1
   uint64_t item_empty;  // in rank 0: awaits rank 1
-  Plan plan;            // of the next tile
+  PlanOf<Config> plan;  // of the next tile
   int item;             // in rank 1
   int cuts_items;       // 1: each item is cut into two
   int first_items[kMaxGroups + 1];
@@ -109,6 +146,7 @@ struct Shared {
   int group_rows[kMaxGroups];
   // Each warp's largest magnitude of a row, for small tiles whose rows get scales; used in turn.
   float row_max[2][Config::kFindsScales ? kSmallRows : 1][kConsumerWarps];
+  Decoding<Config, Config::kDecodes> decoding;
 };
 
 // The columns of N in a box.

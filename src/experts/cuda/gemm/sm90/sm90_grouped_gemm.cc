@@ -174,7 +174,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   assert(gemm.a.num_dims() == (is_batched ? 3 : 2));
   assert(!gemm.a_rows || !is_batched);
   assert(gemm.a_rows || gemm.arrivals.words == nullptr);
-  const int64_t num_groups = gemm.b.dim(0);
+  const int64_t num_groups = gemm.decode != nullptr ? gemm.column_scale.dim(0) : gemm.b.dim(0);
   const int64_t n = gemm.b.dim(1);
   const int64_t k = gemm.b.dim(2);
   const int64_t rows_of_a = gemm.a.numel() / k;
@@ -218,6 +218,11 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.settled_groups = gemm.settled_groups;
   args.lets_next_begin = gemm.num_sms == 0 && gemm.arrivals.words == nullptr;
   args.next_item = data_or_null<int>(gemm.next_item);
+  if (gemm.decode != nullptr) {
+    args.decode = *gemm.decode;
+    args.slots = static_cast<int>(gemm.b.dim(0));
+    args.decode_counters = gemm.decode_counters.data<int>();
+  }
   args.max_rows = is_batched ? static_cast<int>(gemm.a.dim(1)) : 0;
   args.num_rows = static_cast<int>(num_rows);
   args.num_groups = static_cast<int>(num_groups);
