@@ -167,6 +167,12 @@ int64_t decodes_from(const Deployment& d, int64_t num_experts, int64_t intermedi
       .decodes_from;
 }
 
+bool decodes_ahead(const Deployment& d, int64_t num_experts, int64_t intermediate, double rows) {
+  return d.device.is_cuda() &&
+         plan_of(desc_of_gemm1(d, num_experts, intermediate), rows).decodes_ahead &&
+         plan_of(desc_of(d, sizes_of_w2(d.layer, num_experts, intermediate)), rows).decodes_ahead;
+}
+
 int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t elements) {
   const auto& rows = d.formats.activations;
   const bool widens = d.device.is_cuda() && rows && rows->format == QuantFormat::kFp8 &&

@@ -48,6 +48,12 @@ int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_
 // where that does not depend on the rows.
 int64_t decodes_from(const Deployment& deployment, int64_t num_experts, int64_t intermediate);
 
+// Whether both GEMMs of num_experts experts decode weights while they multiply by others.
+bool decodes_ahead(const Deployment& deployment,
+                   int64_t num_experts,
+                   int64_t intermediate,
+                   double rows);
+
 // Bytes of scratch for decoded weights of num_experts experts.
 int64_t decoded_bytes(const Deployment& deployment,
                       int64_t num_experts,

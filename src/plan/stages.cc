@@ -165,7 +165,8 @@ class Stages {
     }
     double gather =
         2 * (coded_row_ + static_cast<double>(widened_bytes(deployment_, inner, l.hidden)));
-    if (is_of_tensor_maps(gemm_kind(deployment_, inner, load_.selections / touched()))) {
+    if (is_of_tensor_maps(gemm_kind(deployment_, inner, load_.selections / touched())) &&
+        !is_decoded_ahead(load_.selections, touched(), inner)) {
       gather *= kFetched;
     }
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
@@ -192,9 +193,17 @@ class Stages {
     return flops * sharing_ / rate.value * 1e-6;
   }
 
+  // Whether the GEMMs decode weights themselves.  Then they do not fetch rows.
+  bool is_decoded_ahead(double rows, double touched, int64_t intermediate) const {
+    return on_gpu() && decodes_ahead(deployment_, static_cast<int64_t>(std::ceil(touched)),
+                                     intermediate, rows / touched);
+  }
+
   // The time to decode weights into memory: codes are read, bf16 is written, and read again by the
   // GEMM.  Experts are decoded in groups, as many as there is room for, so that little of it
-  // overlaps with products.
+  // overlaps with products.  What is decoded while others are multiplied slows that by this share
+  // of its time: 0.4 to 0.55 in docs/performance/gpu_experts.md.
+  static constexpr double kDecodedAhead = 0.45;
   double decoding_us(double touched, int64_t intermediate) const {
     const auto codes = static_cast<double>(expert_bytes(deployment_, intermediate));
     // An element has two FLOPs and two bytes.
@@ -217,7 +226,8 @@ class Stages {
         kind);
     const double rest = machine_.experts_us.value + copy_us(moves);
     if (on_gpu() && kind == GemmKind::kDecoded) {
-      return rest + products + decoding_us(touched, intermediate);
+      const double shown = is_decoded_ahead(rows, touched, intermediate) ? kDecodedAhead : 1;
+      return rest + products + shown * decoding_us(touched, intermediate);
     }
     const double weights =
         us_of(touched * static_cast<double>(expert_bytes(deployment_, intermediate)),
