@@ -37,12 +37,15 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
   const auto low = static_cast<uint32_t>(codes);
   uint32_t words[4];
   if constexpr (kCode == Code::kU4) {
+    // The lowest bits of 128 + c are c, and those of 128 + 8 c are c shifted by three.
+    const uint32_t shifted = low >> 1;
+    const auto factors = __floats2bfloat162_rn(1.0f, 0.125f);
+    const auto less = __floats2bfloat162_rn(-128.0f - zero_point, -16.0f - zero_point);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // The lowest bits of 128 + c are c.
-      const uint32_t two = low >> (8 * i);
-      const uint32_t bits = (two & 0xfu) | (two << 12 & 0xf0000u) | 0x43004300u;
-      words[i] = bits_of(__hsub2(as_pair<__nv_bfloat162>(bits), both(128.0f + zero_point)));
+      const uint32_t bits =
+          (__byte_perm(low, shifted, 0x0400 | i * 0x0101) & 0x0078000fu) | 0x43004300u;
+      words[i] = bits_of(__hfma2(as_pair<__nv_bfloat162>(bits), factors, less));
     }
   } else if constexpr (kCode == Code::kE2M1) {
     // Bytes of magnitudes come from tables, and signs from the highest bits of bytes.
@@ -60,15 +63,15 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
       }
     }
   } else if constexpr (kCode == Code::kI8) {
-    // The lowest byte of 2^23 + c is c, and these sums are exact.
-    const float zero = 0x1p23f + 128.0f + zero_point;
-    const uint32_t bytes[2] = {low ^ 0x80808080u, static_cast<uint32_t>(codes >> 32) ^ 0x80808080u};
-    const auto number = [&](int j) {
-      return __uint_as_float(__byte_perm(bytes[j / 4], 0x4b000000u, 0x7540 | j % 4)) - zero;
-    };
+    // A byte is its low bits, less 128 for negative numbers.  The low bits of 128 + c are c, and
+    // with the highest bit of a byte the bits of 128 are those of 256.
+    const uint32_t both_words[2] = {low, static_cast<uint32_t>(codes >> 32)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      words[i] = narrow_pair(BFloat16{}, number(2 * i), number(2 * i + 1));
+      const uint32_t two = __byte_perm(both_words[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
+      const auto number = __hsub2(as_pair<__nv_bfloat162>((two & 0x007f007fu) | 0x43004300u),
+                                  as_pair<__nv_bfloat162>((two & 0x00800080u) | 0x43004300u));
+      words[i] = bits_of(__hsub2(number, both(zero_point)));
     }
   }
   if constexpr (kCode != Code::kU4 && kCode != Code::kE2M1 && kCode != Code::kI8) {
