@@ -13,6 +13,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/cuda/gemm/grouped_gemm.h"
 #include "quant/decoded_room.h"
 #include "tests/experts/hopper_test.h"
@@ -108,7 +109,12 @@ TEST_F(DecodingGemmTest, HasTheBitsOfWeightsThatAreDecodedBefore) {
         gemm.a.values = there(random_uniform({num_rows, kK}, DType::kBF16, 9, -1.0f, 1.0f));
         gemm.w = &c.w;
         gemm.rows = rows.groups;
-        const int64_t group_elements = decoded_group_elements(facts_of(c.w));
+        const WeightFacts facts = facts_of(c.w);
+        const int64_t group_elements = decoded_group_elements(facts);
+        int64_t fewest = 1;  // groups, beside whose weights there is room for the scales of all
+        while (decoded_ahead_slots(facts, fewest * group_elements) < kLeastDecodedSlots) {
+          ++fewest;
+        }
         const auto run = [&](int64_t at_once, int max_sms, bool activates, bool ahead) {
           gemm.max_sms = max_sms;
           gemm.decodes_ahead = ahead;
@@ -129,7 +135,7 @@ TEST_F(DecodingGemmTest, HasTheBitsOfWeightsThatAreDecodedBefore) {
         };
         for (const bool activates : {false, true}) {
           const Tensor expected = run(groups, 0, activates, false);
-          for (const int64_t at_once : {int64_t{4}, groups + 1}) {
+          for (const int64_t at_once : {fewest, groups + 1}) {
             for (const int max_sms : {0, 2, 10}) {
               expect_same(expected, run(at_once, max_sms, activates, true),
                           c.name + (is_batched ? " batched" : " sorted") +

@@ -196,8 +196,8 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
 }
 
 TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
-  const auto plan_for = [](WeightFacts weights, int64_t rows_per_group) {
-    weights.n = 4096;
+  const auto plan_for = [](WeightFacts weights, int64_t rows_per_group, int64_t n = 4096) {
+    weights.n = n;
     weights.k = 2048;
     weights.gate_rows = weights.n / 2;
     weights.grid.num_rows = weights.n;
@@ -220,16 +220,20 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
     EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
   }
   EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), kDecodedAheadRows).decodes_ahead);
+  // 512 MiB hold three groups with their scales, and two beside the scales of all.
+  constexpr int64_t kTwoFit = 32768;
+  EXPECT_FALSE(plan_for(mxfp4, kDecodedAheadRows, kTwoFit).decodes_ahead);
+  EXPECT_TRUE(plan_for(mxfp4, kDecodedAheadRows, kTwoFit * 3 / 4).decodes_ahead);
   const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
   EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
   GemmDesc wanted = coded(mxfp4);
   wanted.weights.num_groups = 1;
   wanted.decodes_ahead = true;
   EXPECT_FALSE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead) << "a single group";
-  wanted.weights.num_groups = 2;
+  wanted.weights.num_groups = kLeastDecodedSlots;
   EXPECT_FALSE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead)
-      << "scales of all groups leave room for one";
-  wanted.weights.num_groups = 3;
+      << "scales of all groups leave room for fewer";
+  wanted.weights.num_groups = kLeastDecodedSlots + 1;
   EXPECT_TRUE(choose_gemm(wanted, gpu_of(9), kManyRows).decodes_ahead);
 }
 

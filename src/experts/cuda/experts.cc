@@ -60,7 +60,8 @@ class CudaExperts final : public ExpertsBase {
         gemm2_(gemm2_desc()),
         gpu_(cuda_device_info(device_.index)) {
     // These traits follow from plans for many rows, not from what a call brings, since ranks must
-    // agree on them.
+    // agree on them.  A call that decodes weights ahead awaits all rows; calls of fewer rows take
+    // them as they arrive.
     const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
     const GemmPlan plan2 = plan_for(gemm2_, kManyRows);
     make_maps(plan1, w1_);
@@ -75,7 +76,8 @@ class CudaExperts final : public ExpertsBase {
     traits_.takes_order = !is_batched();
     traits_.gives_parts = is_plain_standard && plan2.takes_columns();
     traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
-                                  !a1_.needs_groups() && plan1.takes_arrivals();
+                                  !a1_.needs_groups() &&
+                                  (plan1.takes_arrivals() || plan1.decodes_ahead);
   }
 
  private:

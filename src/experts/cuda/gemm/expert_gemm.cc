@@ -36,7 +36,7 @@ void set_row_and_column_scales(const ExpertGemm& gemm, GroupedGemm& out) {
 }
 
 // Lays out the room for weights that the GEMM decodes itself: slots for as many groups as fit, and
-// scales of all.  Returns whether two fit.
+// scales of all.  Returns whether kLeastDecodedSlots fit.
 bool set_decoded_ahead(const ExpertGemm& gemm, GroupedGemm& out) {
   const WeightOperand& w = *gemm.w;
   const int64_t num_groups = w.values.dim(0);

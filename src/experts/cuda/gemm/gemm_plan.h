@@ -140,9 +140,10 @@ struct GemmPlan {
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };
 
-// Where a kernel decodes ahead: the least number of groups for which there is room, and the
-// elements of a group and the mean number of its rows from which it pays.
-inline constexpr int64_t kLeastDecodedSlots = 2;
+// Where a kernel decodes ahead: the least number of groups for which there is room (with two it is
+// slower than to decode first), and the elements of a group and the mean number of its rows from
+// which it pays.
+inline constexpr int64_t kLeastDecodedSlots = 3;
 inline constexpr int64_t kDecodedAheadElements = int64_t{8} << 20;
 inline constexpr int64_t kDecodedAheadRows = 768;
 
