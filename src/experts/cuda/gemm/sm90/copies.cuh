@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warps that bring into the stages of the grouped GEMM's kernel what no box brings: scales, and
-// rows of a that are named one by one.  Why the thread that loads boxes does not bring them: one
-// after the other they take longer than the tensor core does.  Why they are not boxes of one row
-// each: TMA takes some 50 cycles for any box.
+// The warps that bring into the stages of the grouped GEMM's kernel what no bulk copy brings:
+// scales of f8e4m3, and rows of a that are named one by one.  Why the thread that loads boxes does
+// not bring them: one after the other they take longer than the tensor core does.  Why they are not
+// boxes of one row each: TMA takes some 50 cycles for any box.
 #pragma once
 
 #include "core/cuda/mma.cuh"

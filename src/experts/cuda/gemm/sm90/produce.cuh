@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The producer: the thread that keeps the stages of the grouped GEMM's kernel filled with boxes.
+// The producer: the thread that keeps the stages of the grouped GEMM's kernel filled with boxes,
+// and with the scales of columns.
 #pragma once
 
 #include "experts/cuda/gemm/sm90/plan.cuh"
