@@ -87,6 +87,13 @@ TEST(GemmPlan, OperandsOfWgmmaTakeSm90) {
   }
 }
 
+TEST(GemmPlan, WeightsOfTheFewestRowsMakeRoomInL2) {
+  for (const int64_t rows : {int64_t{1}, kGroups / 8, kGroups / 8 + 1, kManyRows}) {
+    EXPECT_EQ(choose_gemm(plain(DType::kBF16), gpu_of(9), rows).evicts_weights, rows <= kGroups / 8)
+        << rows << " rows";
+  }
+}
+
 // For any number of rows.
 TEST(GemmPlan, Fp8WithScalesOfRowsAndColumnsIsMultipliedAsCodes) {
   for (const RowScales rows : {RowScales::kPerRow, RowScales::kPerGroup, RowScales::kAll}) {

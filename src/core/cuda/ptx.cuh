@@ -330,6 +330,29 @@ __device__ __forceinline__ void tensor_load(uint32_t shared,
       "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
       : "memory");
 }
+// The policy of lines of L2 that are the first to make room for others.
+__device__ __forceinline__ uint64_t evict_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void tensor_load(
+    uint32_t shared, const void* map, int x, int y, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void tensor_load(
+    uint32_t shared, const void* map, const int (&at)[5], uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared),
+      "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
 // Loads a box to the same place in every CTA whose bit is set in `ranks`; each CTA's barrier in the
 // same place counts the bytes.
 __device__ __forceinline__ void tensor_load_multicast(

@@ -89,6 +89,7 @@ GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
   GroupedGemm out;
   out.b = w.values;
+  out.evicts_b = plan.evicts_weights;
   out.b_maps = w.maps != nullptr && !plan.decodes() ? &w.maps->sm90 : nullptr;
   if (gemm.a.values.dtype() == DType::kI8 || plan.fp8 == Fp8Scales::kRowsAndColumns) {
     set_row_and_column_scales(gemm, out);
@@ -267,7 +268,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   assert(!gemm.a.activation || plan.takes_unactivated());
   switch (plan.multiplier) {
     case Multiplier::kThin:
-      return thin_gemm(gemm, /*activates=*/false, stream);
+      return thin_gemm(gemm, plan, stream);
     case Multiplier::kSm90:
       return run_sm90(gemm, as_grouped_gemm(gemm, plan), plan, stream);
     case Multiplier::kFewRows:
@@ -287,7 +288,7 @@ bool run_activated_gemm(const ActivatedGemm& activated, const Stream& stream) {
   ExpertGemm gemm = activated.gemm;
   gemm.out = activated.out.values;
   if (plan.multiplier == Multiplier::kThin) {
-    thin_gemm(gemm, /*activates=*/true, stream);
+    thin_gemm(gemm, plan, stream);
     return true;
   }
   GroupedGemm grouped = as_grouped_gemm(gemm, plan);

@@ -101,7 +101,7 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
 // The functions of each Multiplier but kSm90 (grouped_gemm.h).
 // REQUIRES: plan_of() names it, or would if it were forced.
-void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& stream);
+void thin_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
 void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
 void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);

@@ -255,6 +255,7 @@ std::optional<Multiplier> forced_multiplier() {
 
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {
   GemmPlan plan;
+  plan.evicts_weights = expected_rows <= desc.weights.num_groups / kEvictingGroups;
   bool decodes = can_be_decoded(desc) && has_sizes_of_sm90(desc.weights, gpu);
   if (decodes) {
     plan.decodes_from = decodes_from(desc, gpu);

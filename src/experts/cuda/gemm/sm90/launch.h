@@ -64,7 +64,8 @@ struct Args {
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec
   const int32_t* offsets;   // either these or counts; the others are nullptr
   const int32_t* counts;
-  bool settled_groups;   // see GroupedGemm
+  bool evicts_b;         // see GroupedGemm
+  bool settled_groups;   // the same
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;        // nullptr, or two zeros; the kernel leaves zeros
   // With a_rows, rows of a may come in waves.  Group g has those of expert first_expert + g.

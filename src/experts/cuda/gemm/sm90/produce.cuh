@@ -103,8 +103,12 @@ __device__ __forceinline__ const CUtensorMap* map_of_b(const Args& args, const W
 
 // Loads the boxes of one block of K.
 template <typename Config>
-__device__ __forceinline__ void load_stage(
-    const Args& args, const Ring<Config>& ring, const PlanOf<Config>& plan, int rank, int k) {
+__device__ __forceinline__ void load_stage(const Args& args,
+                                           const Ring<Config>& ring,
+                                           const PlanOf<Config>& plan,
+                                           int rank,
+                                           int k,
+                                           uint64_t evict_first) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
   const Work& work = plan.work;
   const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, plan, box, k); };
@@ -125,8 +129,13 @@ __device__ __forceinline__ void load_stage(
                                  work.row + box * kBoxRowsA, ring.full(), kBoth);
     }
     const CUtensorMap* b = map_of_b<Config>(args, work);
-    ptx::tensor_load(ring.b(), b, box_of_b(0).at, ring.full());
-    ptx::tensor_load(ring.b() + kBoxBytesB, b, box_of_b(1).at, ring.full());
+    if (args.evicts_b) {
+      ptx::tensor_load(ring.b(), b, box_of_b(0).at, ring.full(), evict_first);
+      ptx::tensor_load(ring.b() + kBoxBytesB, b, box_of_b(1).at, ring.full(), evict_first);
+    } else {
+      ptx::tensor_load(ring.b(), b, box_of_b(0).at, ring.full());
+      ptx::tensor_load(ring.b() + kBoxBytesB, b, box_of_b(1).at, ring.full());
+    }
   }
 }
 
@@ -151,6 +160,7 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
                                            Ring<Config> ring) {
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
+  const uint64_t evict_first = ptx::evict_first();
   Plans<Config> plans(shared);
   ScaleLoads<Config> scales(args, shared);
   PlanOf<Config> plan = plans.next();
@@ -176,7 +186,7 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
         shared.work[ring.stage] = plan.work;
       }
       ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage], static_cast<uint32_t>(bytes));
-      load_stage(args, ring, plan, rank, block * Config::kBlockElements);
+      load_stage(args, ring, plan, rank, block * Config::kBlockElements, evict_first);
       scales.load(ring.stage);
       ring.advance();
     }

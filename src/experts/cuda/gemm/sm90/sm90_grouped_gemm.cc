@@ -215,6 +215,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.power_of_two_scale = gemm.power_of_two_scale;
   args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
   args.counts = data_or_null<const int32_t>(gemm.group_counts);
+  args.evicts_b = gemm.evicts_b;
   args.settled_groups = gemm.settled_groups;
   args.lets_next_begin = gemm.num_sms == 0 && gemm.arrivals.words == nullptr;
   args.next_item = data_or_null<int>(gemm.next_item);

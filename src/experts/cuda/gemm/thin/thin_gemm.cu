@@ -59,6 +59,7 @@ struct Args {
   bool activates;        // out has N / 2 columns
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;        // as in GroupedGemm; nullptr: warps take items by turns
+  bool evicts_weights;   // see GemmPlan
   RowGroups rows;
   int n;
   int k;
@@ -277,8 +278,15 @@ class Worker {
       const uint32_t full = full_ + stage * uint32_t{sizeof(uint64_t)};
       const int column = place_.group * p_.n + place_.column;
       ptx::mbarrier_arrive_expect_tx(full, 2 * kBoxBytes);
-      ptx::tensor_load(stage_at(stage), &p_.w, k_, column, full);
-      ptx::tensor_load(stage_at(stage) + kBoxBytes, &p_.w, k_, column + p_.to_second(), full);
+      const uint32_t first = stage_at(stage);
+      const uint32_t second = first + kBoxBytes;
+      if (p_.evicts_weights) {
+        ptx::tensor_load(first, &p_.w, k_, column, full, evict_first_);
+        ptx::tensor_load(second, &p_.w, k_, column + p_.to_second(), full, evict_first_);
+      } else {
+        ptx::tensor_load(first, &p_.w, k_, column, full);
+        ptx::tensor_load(second, &p_.w, k_, column + p_.to_second(), full);
+      }
     }
     k_ += kStep;
   }
@@ -377,6 +385,7 @@ class Worker {
   int part_ = lane_ % 4;
   uint32_t ring_;
   uint32_t full_;
+  uint64_t evict_first_ = ptx::evict_first();
   Items items_;
 
   // Of what is requested next.
@@ -414,20 +423,21 @@ CUtensorMap thin_map(const Tensor& weights) {
                          {{k, 1, kStep}, {weights.dim(0) * weights.dim(1), k, kBoxColumns}});
 }
 
-void thin_gemm(const ExpertGemm& gemm, bool activates, const Stream& on) {
+void thin_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& on) {
   using namespace thin;
   const int index = on.device().index;
   const DeviceGuard guard(index);
   const GemmArgs common = gemm_args(gemm);
   const Tensor& w = gemm.w->values;
   Args args{};
+  args.evicts_weights = plan.evicts_weights;
   args.w = gemm.w->maps != nullptr ? gemm.w->maps->thin : thin_map(w);
   args.a = gemm.a.values.data<BFloat16>();
   args.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
   args.bias = common.bias;
   args.out = common.out;
   args.is_f32 = common.out_dtype == DType::kF32;
-  args.activates = activates;
+  args.activates = plan.activates;
   args.lets_next_begin = gemm.max_sms == 0;
   args.next_item = gemm.next_item ? gemm.next_item.data<int>() : nullptr;
   args.rows = common.rows;
