@@ -97,7 +97,7 @@ class Filler {
       return;
     }
     const uint32_t at = scale_ring_.slot * uint32_t{sizeof(uint64_t)};
-    // pairs with Scales::load_chunk: the slot has been read.
+    // pairs with Scales::next_chunk: the slot has been read.
     ptx::mbarrier_wait_parity(scales_empty_ + at, scale_ring_.parity ^ 1);
     const auto bytes = static_cast<uint32_t>((kColumns >> p_.team_shift) * p_.scale_bytes);
     ptx::mbarrier_arrive_expect_tx(scales_full_ + at, bytes);

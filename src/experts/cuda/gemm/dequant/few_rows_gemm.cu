@@ -169,7 +169,7 @@ bool brings_scales(const Args& p) {
 // Lays out teams and stages, for so many blocks per SM.
 Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   constexpr int kSharedBytes = 222 << 10;   // of stages and sums
-  constexpr int kHalfTheBytes = 108 << 10;  // of each of two blocks
+  constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
   const int team_bytes = kColumns * rows * int{sizeof(float)};
@@ -191,8 +191,8 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
   p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
   const auto slots = [&] {
-    // As many as the first stages have.  Warps hold the chunk in use in registers.
-    return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps : 0;
+    // One more than the stages have, which the warps may still read.
+    return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1 : 0;
   };
   while (p.num_stages * p.stage_bytes + scale_room(p, slots()) > bytes) {
     --p.num_stages;

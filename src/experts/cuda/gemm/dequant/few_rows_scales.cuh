@@ -84,31 +84,26 @@ class Scales {
   __device__ __forceinline__ void begin() {
     factor_[0] = factor_[1] = 0.0f;  // of the sums so far, which are 0
   }
-  // Call this when the codes of a chunk's first step have come, before next_chunk().
-  __device__ __forceinline__ void load_chunk() {
-    if (slots_ == 0) {
-      return;
-    }
-    const uint32_t at = ring_.slot * uint32_t{sizeof(uint64_t)};
-    // pairs with the copies that Filler::request_scales requests.
-    ptx::mbarrier_wait_parity(full_ + at, ring_.parity);
-    const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
-    const uint32_t from =
-        own_ + static_cast<uint32_t>(ring_.slot) * (bytes * kColumns >> p_.team_shift);
-    next_words_[0] = ptx::ld_shared_word(from);
-    next_words_[1] = ptx::ld_shared_word(from + 8 * bytes);
-    __syncwarp();
-    if (lane_ == 0) {
-      ptx::mbarrier_arrive(empty_ + at);  // pairs with Filler::request_scales
-    }
-    ring_.advance(slots_);
-  }
   // Call this before the first of every p.chunk_steps steps.
   __device__ __forceinline__ void next_chunk() {
-    words_[0] = next_words_[0];
-    words_[1] = next_words_[1];
     if (slots_ == 0) {
+      words_[0] = next_words_[0];
+      words_[1] = next_words_[1];
       fetch_chunk();
+    } else {
+      const uint32_t at = ring_.slot * uint32_t{sizeof(uint64_t)};
+      // pairs with the copies that Filler::request_scales requests.
+      ptx::mbarrier_wait_parity(full_ + at, ring_.parity);
+      const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
+      const uint32_t from =
+          own_ + static_cast<uint32_t>(ring_.slot) * (bytes * kColumns >> p_.team_shift);
+      words_[0] = ptx::ld_shared_word(from);
+      words_[1] = ptx::ld_shared_word(from + 8 * bytes);
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::mbarrier_arrive(empty_ + at);  // pairs with Filler::request_scales
+      }
+      ring_.advance(slots_);
     }
     if constexpr (kMayBeLarge) {
       // Bit 7 of a byte is set where half of the code is 72 or more.

@@ -45,7 +45,7 @@ inline constexpr int kMostRows = 64;                      // of a tile
 inline constexpr int kSlab = 32;                          // elements of k, for two products
 inline constexpr int kChunkBytes = 16;  // of scales of a column, see few_rows_scales.cuh
 inline constexpr int kMostStages = 11;
-inline constexpr int kMostScaleSlots = kMostStages;  // if each step has scales of its own
+inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has scales of its own
 inline constexpr int kFewestStages = 4;
 
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come

@@ -46,7 +46,7 @@ class Worker {
       return;
     }
     start(item);
-    load_next(/*begins_chunk=*/true);
+    load_next();
     while (item < num_items) {
       Sums sums = {};
       const Place place = place_;
@@ -142,15 +142,11 @@ class Worker {
     }
   }
 
-  // Waits for the codes and rows of the next stage, and loads the codes, and the scales of the
-  // chunk that may begin with it.
-  __device__ __forceinline__ void load_next(bool begins_chunk) {
+  // Waits for the codes and rows of the next stage, and loads the codes.
+  __device__ __forceinline__ void load_next() {
     // pairs with the copies that Filler requests.
     ptx::mbarrier_wait_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
     load_words(words_);
-    if (begins_chunk) {
-      scales_.load_chunk();
-    }
   }
 
   // Multiplies the item that has been started.  `goes_on`: another one follows.
@@ -226,7 +222,7 @@ class Worker {
             held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
             ring_.advance(p_.num_stages);
             if (goes_on || step + 1 < p_.steps) {
-              load_next(step + 1 == chunk_end);  // while products are under way
+              load_next();  // while products are under way
             }
           }
           ptx::wgmma_wait<1>();
@@ -328,7 +324,7 @@ class Worker {
           release();
           ring_.advance(p_.num_stages);
           if (has_next || steps > 1) {
-            load_next(steps == 1);
+            load_next();
           }
         }
 #pragma unroll
