@@ -360,10 +360,6 @@ class CudaExperts final : public ExpertsBase {
       unactivated.activation = desc_.activation;
       return unactivated;
     }
-    if (a2_.takes_unactivated(desc_.intermediate)) {
-      a2_.encode(buffers.gemm1, rows, buffers.hidden, stream, {}, &desc_.activation);
-      return buffers.hidden;
-    }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     if (a2_.active()) {
       a2_.encode(buffers.act, rows, buffers.hidden, stream, given_scales(call));

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "core/cuda/ptx.cuh"
-#include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/rows/given_scales.h"
 #include "experts/cuda/rows/row_groups.cuh"
 #include "quant/cuda/elements.cuh"
@@ -147,57 +146,6 @@ __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_c
     }
     for (int i = own + kStep; i < end; i += kStep) {
       put_vector(a, row * a.k + i, load_raw(x + i), factor, scale);
-    }
-  }
-}
-
-// For rows that have a global scale each beside their block scales, and may be activated first.  A
-// block takes a row, of which a thread holds up to kHeld vectors.
-template <typename T, Activates kActivates, int kHeld>
-__global__ void __launch_bounds__(kThreads)
-    encode_scaled_rows_kernel(const __grid_constant__ Args a,
-                              const __grid_constant__ ActivationArgs x) {
-  __shared__ float of_warp[kWarps];
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
-  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
-  const int own = static_cast<int>(threadIdx.x) * kVector;
-  constexpr int kStep = kThreads * kVector;
-  for (int64_t row = span.begin + blockIdx.x; row < span.end; row += gridDim.x) {
-    const T* in = static_cast<const T*>(x.in) + row * x.in_width;
-    Raw8<T> held[kHeld] = {};
-    float largest = 0.0f;
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      if (own + h * kStep < a.k) {
-        held[h] = load_activated<kActivates>(x, in, own + h * kStep);
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      largest = fmaxf(largest, absmax(held[h]));
-    }
-    largest = largest_of_lanes(largest, kWarp);
-    if (threadIdx.x % kWarp == 0) {
-      of_warp[threadIdx.x / kWarp] = largest;
-    }
-    __syncthreads();
-#pragma unroll
-    for (const float of_one : of_warp) {
-      largest = fmaxf(largest, of_one);
-    }
-    __syncthreads();
-    const float row_scale = quant::row_global_scale(largest);
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      quant::Range range;
-      range.max = largest_of_lanes(absmax(held[h]), a.lanes);
-      const quant::GroupCode group = quant::group_code(a.spec, range, row_scale);
-      if (own + h * kStep < a.k) {
-        put_vector(a, row * a.k + own + h * kStep, held[h],
-                   quant::device::make_factor(group.factor, group.zero_point),
-                   block_scale(a.spec, group, row_scale));
-      }
     }
   }
 }

@@ -4,7 +4,6 @@
 // Rows are quantized by the kernels of encode_rows.cuh; a scale over many rows takes a pass over
 // the rows first.
 #include <algorithm>
-#include <cassert>
 #include <type_traits>
 
 #include "core/cuda/check.h"
@@ -193,28 +192,6 @@ bool takes_whole_rows(const Args& a) {
          a.k > kWarp * kVector && a.k <= kMostHeld * kThreads * kVector;
 }
 
-// Whether encode_scaled_rows_kernel takes rows of k elements.
-bool takes_scaled_rows(const QuantizeSpec& spec, int64_t k) {
-  return spec.global_scale_per_row && spec.group.col % kVector == 0 &&
-         lanes_of(static_cast<int>(spec.group.col)) > 0 && k % kVector == 0 &&
-         k <= kMostHeld * kThreads * kVector;
-}
-
-// f32 has no kernel of its own for the plain formula.
-template <typename T>
-constexpr Activates kPlainSiluOf = sizeof(T) == 2 ? Activates::kPlainSilu : Activates::kAny;
-
-template <typename T, Activates kActivates>
-void launch_scaled_rows(const Args& a,
-                        const ActivationArgs& x,
-                        const dim3& grid,
-                        cudaStream_t stream) {
-  const auto kernel = a.k <= kThreads * kVector
-                          ? encode_scaled_rows_kernel<T, kActivates, 1>
-                          : encode_scaled_rows_kernel<T, kActivates, kMostHeld>;
-  launch_early("encode_scaled_rows_kernel", kernel, grid, kThreads, 0, stream, a, x);
-}
-
 template <typename T>
 void launch_whole_rows(const Args& a, const dim3& grid, cudaStream_t stream) {
   const auto kernel_for = [&](auto how) {
@@ -253,10 +230,6 @@ RowCoder::RowCoder(const QuantDesc& desc,
   widens_codes_ = spec_->format == QuantFormat::kFp8 && spec_->group.col < 0 &&
                   experts.in_dtype == DType::kBF16 &&
                   wants_bf16_codes(facts_of(w), cuda_device_info(w.values.device().index), forced);
-}
-
-bool RowCoder::takes_unactivated(int64_t k) const {
-  return spec_ && takes_scaled_rows(*spec_, k);
 }
 
 DType RowCoder::dtype() const {
@@ -355,15 +328,14 @@ void RowCoder::encode(const Tensor& x,
                       const RowGroups& rows,
                       const RowOperand& out,
                       const Stream& on,
-                      const GivenScales& given,
-                      const ActivationSpec* activation) const {
+                      const GivenScales& given) const {
   if (x.numel() == 0) {
     return;
   }
   const int index = on.device().index;
   const DeviceGuard guard(index);
   const cudaStream_t stream = as_stream(on);
-  const int64_t k = out.values.dim(1);
+  const int64_t k = x.dim(1);
   Args a{};
   a.spec = *spec_;
   a.how = quant::encode_of(*spec_);
@@ -399,19 +371,6 @@ void RowCoder::encode(const Tensor& x,
       scales_kernel<<<1, kThreads, 0, stream>>>(spec_->format, largest, static_cast<int>(n));
       check_launch("scales_kernel");
     }
-    if (takes_scaled_rows(*spec_, k) && a.has_vectors) {
-      ActivationArgs args{};
-      args.in = x.raw();
-      args.width = a.k;
-      args.in_width = static_cast<int>(x.dim(1));
-      args.spec = activation != nullptr ? *activation : ActivationSpec{};
-      const auto launch = activation == nullptr           ? launch_scaled_rows<T, Activates::kNo>
-                          : is_plain_silu<T>(*activation) ? launch_scaled_rows<T, kPlainSiluOf<T>>
-                                                          : launch_scaled_rows<T, Activates::kAny>;
-      launch(a, args, span_grid(rows, x.dim(0), 1, sms), stream);
-      return;
-    }
-    assert(activation == nullptr);
     if (spec_->global_scale_per_row) {
       launch_early("row_scales_kernel", row_scales_kernel<T>,
                    span_grid(rows, x.dim(0), kWarps, sms), kThreads, 0, stream, a,

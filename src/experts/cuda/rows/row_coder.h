@@ -41,16 +41,13 @@ class RowCoder {
   RowFacts facts(int64_t k) const;
   // Room for `rows` quantized rows of k elements.
   RowOperand take(Scratch& scratch, int64_t rows, int64_t k) const;
-  // Whether encode() can activate rows of k elements first.  Their inputs are aligned to 16 bytes.
-  bool takes_unactivated(int64_t k) const;
   // Quantizes the rows in use of x [rows, k], which is in in_dtype, to out.  `given` scales are of
-  // fp8 or int8 per token.  With an `activation` x is what it takes, [rows, N].
+  // fp8 or int8 per token.
   void encode(const Tensor& x,
               const RowGroups& rows,
               const RowOperand& out,
               const Stream& stream,
-              const GivenScales& given = {},
-              const ActivationSpec* activation = nullptr) const;
+              const GivenScales& given = {}) const;
   // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
   // Whether codes that a caller gives are decoded to values before they are multiplied.
