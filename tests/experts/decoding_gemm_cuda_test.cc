@@ -94,7 +94,7 @@ class DecodingGemmTest : public HopperTest {
 
 TEST_F(DecodingGemmTest, HasTheBitsOfWeightsThatAreDecodedBefore) {
   const std::vector<std::vector<int>> sizes = {
-      {300, 0, 90, 1, 0, 128, 257}, {0, 0, 256}, {0, 0, 0}, std::vector<int>(40, 3)};
+      {300, 0, 90, 1, 0, 128, 257}, {0, 0, 256, 0}, {0, 0, 0, 0}, std::vector<int>(40, 3)};
   uint32_t seed = 1;
   for (const std::vector<int>& size : sizes) {
     const auto groups = static_cast<int64_t>(size.size());

@@ -105,13 +105,13 @@ TEST(Forecast, DecodingWeightsTakesWhatItWasMeasuredToTake) {
     int64_t rows;  // of an expert
     double us;
   };
-  for (const Measured& c : {Measured{"int4_w4a16", 1024, 5860}, Measured{"int8_w8a16", 1024, 5440},
-                            Measured{"mxfp4_w4a16", 1024, 5180}, Measured{"nvfp4", 1024, 5510}}) {
+  for (const Measured& c : {Measured{"int4_w4a16", 1024, 5000}, Measured{"int8_w8a16", 1024, 4860},
+                            Measured{"mxfp4_w4a16", 1024, 4640}, Measured{"nvfp4", 1024, 4920}}) {
     Deployment d = preset_deployment("deepseek-v3", c.quant, 8);
     d.layer.routing.num_groups = d.layer.routing.topk_groups = 1;
     d.tokens = c.rows * 4;
     const double us = forecast(All2AllBackend::kHighThroughput, d, m).experts;
-    EXPECT_NEAR(us / c.us, 1, 0.13) << c.quant << " " << c.rows << ": " << us;
+    EXPECT_NEAR(us / c.us, 1, 0.1) << c.quant << " " << c.rows << ": " << us;
   }
 }
 
