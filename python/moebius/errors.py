@@ -119,10 +119,16 @@ def create(function: Any, *arguments: Any) -> int | None:
     try:
         check(function(*arguments, handle))
     except BaseException:
-        # A signal that came during the call has its handler run as soon as the call returns.  What
-        # that raises, such as KeyboardInterrupt, must not leave an object that nobody has.
-        end = getattr(function, "end", None)
-        if end is not None and handle.value is not None:
-            end(handle)
+        end_made(function, handle)
         raise
     return handle.value
+
+
+def end_made(function: Any, handle: c_void_p) -> None:
+    """Ends what a function has made, if anything, when an exception has come.
+
+    A signal that comes during a call has its handler run as soon as the call returns.  What that
+    raises, such as KeyboardInterrupt, must not leave an object that nobody has."""
+    end = getattr(function, "end", None)
+    if end is not None and handle.value is not None:
+        end(handle)

@@ -3,6 +3,7 @@
 """The drop-in for deep_ep: what its check does not look at."""
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from typing import Any
@@ -17,6 +18,7 @@ if torch is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
 import moebius.deep_ep as deep_ep
+from moebius._library import lib
 from moebius.deep_ep import Buffer, Config, ElasticBuffer, EventHandle, EventOverlap
 
 EXPERTS, TOPK, HIDDEN = 8, 2, 128
@@ -256,6 +258,58 @@ def test_hooks_of_combines_end_them_in_any_order() -> None:
         expect_right(sums)
 
     run_threads(body, 2)
+
+
+def expect_nothing_left(name: str, call: Any, monkeypatch: Any) -> None:
+    """Lets an interrupt come in a function of the library that makes an object."""
+    real = getattr(lib, name)
+
+    def interrupted(*arguments: Any) -> int:
+        # A signal that comes during a call has its handler run as soon as the call returns.
+        assert real(*arguments) == 0
+        raise KeyboardInterrupt
+
+    interrupted.end = real.end  # type: ignore[attr-defined]
+    in_use = []
+    for _ in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(lib, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        gc.collect()
+        in_use.append(moebius.memory_statistics("cpu").bytes)
+    assert in_use[1] == in_use[3]  # a bank may have been used for the first time
+    call()
+
+
+def test_an_interrupt_leaves_no_result_of_high_throughput(monkeypatch: Any) -> None:
+    buffer = Buffer(moebius.Group.threads(1)[0])
+    x, ids, weights = inputs(0)
+    call = functools.partial(dispatch, buffer, x, ids, weights)
+    call()
+    expect_nothing_left("high_throughput_dispatch", call, monkeypatch)
+
+
+@pytest.mark.parametrize("has_hooks", [False, True])
+def test_an_interrupt_leaves_no_result_of_low_latency(has_hooks: bool, monkeypatch: Any) -> None:
+    buffer = Buffer(moebius.Group.threads(1)[0])
+    x, ids, weights = inputs(0)
+    options = {"return_recv_hook": True} if has_hooks else {}
+
+    def round_trip() -> None:
+        rows, _, handle, _, hook = low_latency(buffer, x, ids, **options)
+        if has_hooks:
+            hook()
+        sums, _, hook = buffer.low_latency_combine(rows, ids, weights, handle, **options)
+        if has_hooks:
+            hook()
+        expected = x.float() * weights.sum(1, keepdim=True)
+        assert torch.allclose(sums.float(), expected, rtol=2e-2, atol=1e-2)
+
+    round_trip()
+    names = ["dispatch_start", "combine_start"] if has_hooks else ["dispatch"]
+    for name in [*(f"low_latency_{name}" for name in names), *["pending_take"] * has_hooks]:
+        expect_nothing_left(name, round_trip, monkeypatch)
 
 
 def test_elements_of_handles_are_not_overwritten() -> None:

@@ -21,7 +21,7 @@ from .._dlpack import ArrayNames, WantedArrays
 from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from .._torch import take, takes_capsules_of
-from ..errors import check
+from ..errors import check, end_made
 from ..high_throughput import HighThroughput
 from .ranks import Ranks
 
@@ -170,11 +170,19 @@ class DispatchPlan(_Plan):
         if room:
             filled.struct.capacity = room
         transport = self.transport._get()
-        status = lib.high_throughput_dispatch(transport, filled.struct, stream, filled.out)
+        filled.out.value = None
+        try:
+            status = lib.high_throughput_dispatch(transport, filled.struct, stream, filled.out)
+            if status or raised:
+                check(status)
+        except BaseException:
+            if filled.out.value is not None:
+                for one in wanted.managed:
+                    take(one)
+            end_made(lib.high_throughput_dispatch, filled.out)
+            raise
         managed, listed = wanted.managed[:], counts[:]
         self._filled.append(parts)
-        if status or raised:
-            check(status)
         *received, received_ids, received_weights = managed
         return (
             filled.out.value or 0,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Optional
 from .. import _torch as _torch_tensors
 from .._callbacks import raised
 from .._library import lib
-from ..errors import InvalidArgument, check
+from ..errors import InvalidArgument, check, end_made
 from ..high_throughput import Dispatched, HighThroughput
 from ..low_latency import LowLatencyDispatched
 from .low_latency_plans import Plan, Words
@@ -188,11 +188,15 @@ class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
         if pending is None:
             return
         out = c_void_p()
-        status = lib.pending_take(pending, out)
-        self._kept = None
-        if status or raised:
-            self._abandon(pending)  # another thread may have been using it
-            check(status)
+        try:
+            status = lib.pending_take(pending, out)
+            self._kept = None
+            if status or raised:
+                self._abandon(pending)  # another thread may have been using it
+                check(status)
+        except BaseException:
+            end_made(lib.pending_take, out)
+            raise
         self._number = out.value
 
     def number(self) -> int:

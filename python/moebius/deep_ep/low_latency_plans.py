@@ -22,7 +22,7 @@ from .. import _structs as s
 from .._callbacks import raised
 from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
-from ..errors import check
+from ..errors import check, end_made
 from ..low_latency import LowLatency
 from .tensors import NewRows, as_fp8, fp8_dtype, inference_mode, maker
 
@@ -231,12 +231,19 @@ class Plan:
         if received is not None or wait_us is not None:
             kept = self._lend_statistics(filled, received, wait_us)
         function = lib.low_latency_dispatch_start if starts else lib.low_latency_dispatch
-        status = function(self.transport._get(), filled.struct, stream, filled.out)
-        if kept is not None:
-            filled.struct.received = filled.struct.wait_us = None
+        transport = self.transport._get()
+        filled.out.value = None
+        try:
+            status = function(transport, filled.struct, stream, filled.out)
+            if status or raised:
+                check(status)
+        except BaseException:
+            end_made(function, filled.out)
+            raise
+        finally:
+            if kept is not None:
+                filled.struct.received = filled.struct.wait_us = None
         self._dispatches.append(filled)
-        if status or raised:
-            check(status)
         return filled.out.value or 0, made
 
     @staticmethod
@@ -324,15 +331,18 @@ class Plan:
         if wait_us is not None:
             filled.struct.wait_us, kept = filled.lend(_COMBINE_WAIT_US, wait_us)
         transport = self.transport._get()
-        if starts:
-            status = lib.low_latency_combine_start(
-                transport, filled.struct, dispatched, stream, filled.out
-            )
-        else:
-            status = lib.low_latency_combine(transport, filled.struct, dispatched, stream, None)
-        if kept is not None:
-            filled.struct.wait_us = None
+        function = lib.low_latency_combine_start if starts else lib.low_latency_combine
+        out = filled.out if starts else None
+        filled.out.value = None
+        try:
+            status = function(transport, filled.struct, dispatched, stream, out)
+            if status or raised:
+                check(status)
+        except BaseException:
+            end_made(function, filled.out)
+            raise
+        finally:
+            if kept is not None:
+                filled.struct.wait_us = None
         self._combines.append(filled)
-        if status or raised:
-            check(status)
         return filled.out.value or 0
