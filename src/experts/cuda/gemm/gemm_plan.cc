@@ -10,7 +10,6 @@
 
 #include "core/ceil_div.h"
 #include "experts/cuda/activation/activation.h"
-#include "experts/cuda/gemm/grouped_gemm.h"
 #include "experts/int8_depth.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"

@@ -172,6 +172,10 @@ bool can_decode(const WeightFacts& weights);
 int64_t decoded_blocks(const WeightFacts& weights);
 // The elements of GemmPlan::decoded_elements that each group takes.
 int64_t decoded_group_elements(const WeightFacts& weights);
+// The i32 in that scratch by which a kernel that decodes ahead counts, see GroupedGemm.
+constexpr int64_t num_decode_counters(int64_t num_groups) {
+  return 2 + 2 * num_groups;
+}
 // The groups for whose weights `elements` of bf16 scratch have room where the kernel decodes ahead:
 // beside them are the scales of all groups, and counters.  REQUIRES: can_decode().
 int64_t decoded_ahead_slots(const WeightFacts& weights, int64_t elements);

@@ -72,10 +72,6 @@ struct GroupedGemm {
   Tensor decode_counters;  // i32 [num_decode_counters(G)]
 };
 
-constexpr int64_t num_decode_counters(int64_t num_groups) {
-  return 2 + 2 * num_groups;
-}
-
 // The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
 // added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
