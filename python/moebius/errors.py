@@ -125,7 +125,8 @@ def create(function: Any, *arguments: Any) -> int | None:
 
 
 def end_made(function: Any, handle: c_void_p) -> None:
-    """Ends what a function has made, if anything, when an exception has come.
+    """Ends what a function has made, if anything, when an exception has come.  Calls that are made
+    often have the lines of create() in place, since those take some 0.3 us less than a call of it.
 
     A signal that comes during a call has its handler run as soon as the call returns.  What that
     raises, such as KeyboardInterrupt, must not leave an object that nobody has."""

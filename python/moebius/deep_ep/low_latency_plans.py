@@ -239,10 +239,9 @@ class Plan:
                 check(status)
         except BaseException:
             end_made(function, filled.out)
-            raise
-        finally:
-            if kept is not None:
-                filled.struct.received = filled.struct.wait_us = None
+            raise  # what the call was given is not used again
+        if kept is not None:
+            filled.struct.received = filled.struct.wait_us = None
         self._dispatches.append(filled)
         return filled.out.value or 0, made
 
@@ -332,17 +331,16 @@ class Plan:
             filled.struct.wait_us, kept = filled.lend(_COMBINE_WAIT_US, wait_us)
         transport = self.transport._get()
         function = lib.low_latency_combine_start if starts else lib.low_latency_combine
-        out = filled.out if starts else None
+        pending = filled.out if starts else None
         filled.out.value = None
         try:
-            status = function(transport, filled.struct, dispatched, stream, out)
+            status = function(transport, filled.struct, dispatched, stream, pending)
             if status or raised:
                 check(status)
         except BaseException:
             end_made(function, filled.out)
-            raise
-        finally:
-            if kept is not None:
-                filled.struct.wait_us = None
+            raise  # as in dispatch()
+        if kept is not None:
+            filled.struct.wait_us = None
         self._combines.append(filled)
         return filled.out.value or 0
