@@ -142,9 +142,8 @@ struct GemmPlan {
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };
 
-// Where a kernel decodes ahead: the least number of groups for which there is room (with two it is
-// slower than to decode first), and the elements of a group and the mean number of its rows from
-// which it pays.
+// A kernel decodes ahead where there is room for so many groups (with two it is slower than to
+// decode first), and it pays from so many elements of a group and a mean of so many of its rows on.
 inline constexpr int64_t kLeastDecodedSlots = 3;
 inline constexpr int64_t kDecodedAheadElements = int64_t{8} << 20;
 inline constexpr int64_t kDecodedAheadRows = 768;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels that decode weights to bf16 are given.
+// The arguments of kernels that decode weights to bf16.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@ struct DecodeArgs {
   bool folds;              // block scales go into the elements, else column_scale or block_scale
   int num_blocks;          // rows of block_scale
   uint32_t block_inverse;  // 2^32 / vectors of a block, rounded up
-  int block_shift;         // log2 of the vectors of a block, where that is a power of two
-  // Of the first group or slot.
+  // These three point to what the first group or slot has.
   BFloat16* out;
   float* column_scale;
   float* block_scale;

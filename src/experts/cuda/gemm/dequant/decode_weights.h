@@ -10,7 +10,7 @@
 
 namespace moebius::cuda {
 
-// What decodes gemm.w to out's b, b_scale and column_scale.
+// Gives the arguments by which a kernel decodes gemm.w to out's b, b_scale and column_scale.
 // REQUIRES: can_decode().
 DecodeArgs decode_args(const ExpertGemm& gemm, const GroupedGemm& out);
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What warps that decode weights and warps that multiply tell each other of groups (decoder.cuh).
+// Warps that decode weights (decoder.cuh) and warps that multiply tell each other by this how far
+// groups are.
 #pragma once
 
 #include "core/cuda/ptx.cuh"

@@ -29,8 +29,8 @@ class Items {
         cut_(shared.cuts_items),
         item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
-  // Where CTAs decode: draws the next item.  Call it where the item is used, at the head of a loop.
-  // When the end of the loop drew it, ptxas of CUDA 13.0 let rank 1 use the register before the
+  // Draws the next item where CTAs decode.  Call it where the item is used, at the head of a loop:
+  // when the end of the loop drew it, ptxas of CUDA 13.0 let rank 1 use the register before the
   // load from shared memory had filled it, so that now and then it computed the item before once
   // more.
   __device__ __forceinline__ void draw() { draw(drawn_items(args_), 0); }

@@ -110,8 +110,8 @@ struct Plan<true> {
 template <typename Config>
 using PlanOf = Plan<Config::kDecodes>;
 
-// What warps that decode need: their codes, the groups that have rows, and which of these a group
-// is.
+// Warps that decode have their codes here, and look up the groups that have rows, and the index of
+// a group among these.
 template <typename Config, bool kDecodes>
 struct Decoding {};
 template <typename Config>
