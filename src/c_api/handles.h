@@ -80,10 +80,16 @@ std::shared_ptr<T> find_optional(typename T::Handle handle, std::string_view wha
   return handle == nullptr ? nullptr : find<T>(handle, what);
 }
 
+// Null where a process that has forked this one has the object.
+template <HandledObject T>
+std::shared_ptr<Object> remove_handle(typename T::Handle handle) {
+  return detail::remove(reinterpret_cast<uintptr_t>(handle), T::kKind, T::kKind);
+}
+
 template <HandledObject T>
 void destroy_handle(typename T::Handle handle) {
   if (handle != nullptr) {
-    auto object = detail::remove(reinterpret_cast<uintptr_t>(handle), T::kKind, T::kKind);
+    auto object = remove_handle<T>(handle);
     if (object != nullptr) {
       const auto usage = object->usage;
       usage->release(std::move(object));

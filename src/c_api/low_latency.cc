@@ -32,7 +32,7 @@ struct LowLatencyObject : Object {
 struct LowLatencyResult : ResultObject {
   static constexpr std::string_view kCall = "moebius_low_latency_dispatch";
 
-  LowLatencyResult(LowLatencyDispatchOutput made, std::shared_ptr<Object> made_by)
+  LowLatencyResult(LowLatencyDispatchOutput&& made, std::shared_ptr<Object> made_by)
       : ResultObject(std::move(made_by)), output(std::move(made)) {}
 
   Tensor array(std::string_view name, int /*index*/) const override {
@@ -53,7 +53,7 @@ struct LowLatencyResult : ResultObject {
 };
 
 struct LowLatencyCombineResult : ResultObject {
-  LowLatencyCombineResult(LowLatencyCombineOutput made, std::shared_ptr<Object> made_by)
+  LowLatencyCombineResult(LowLatencyCombineOutput&& made, std::shared_ptr<Object> made_by)
       : ResultObject(std::move(made_by)), output(std::move(made)) {}
 
   Tensor array(std::string_view name, int /*index*/) const override {

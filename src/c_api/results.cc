@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "c_api/arrays.h"
@@ -114,10 +113,11 @@ moebius_status moebius_pending_finish(moebius_pending pending, moebius_result* r
 moebius_status moebius_pending_take(moebius_pending pending, moebius_result* result) {
   return guarded([&] {
     const Using<PendingObject> used(pending);
-    destroy_handle<PendingObject>(pending);  // the object ends with this call
-    auto made = used->finish();
-    if (result != nullptr) {
-      *result = make_handle(std::move(made));
+    remove_handle<PendingObject>(pending);  // the object ends with this call
+    if (result == nullptr) {
+      used->finish_without_result();
+    } else {
+      *result = make_handle(used->finish());
     }
   });
 }

@@ -66,6 +66,7 @@ struct PendingObject : Object {
   using Object::Object;
   virtual void hook() = 0;
   virtual std::shared_ptr<ResultObject> finish() = 0;
+  virtual void finish_without_result() = 0;
 };
 
 // A transfer whose output becomes a Result(output, owner).
@@ -83,16 +84,21 @@ class PendingResult : public PendingObject {
     }
   }
   std::shared_ptr<ResultObject> finish() override {
+    return std::make_shared<Result>(receive(), owner_);
+  }
+  void finish_without_result() override { receive(); }
+
+ private:
+  Output receive() {
     expect(pending_.receive != nullptr, "this transfer was finished before, or has failed");
     // What has failed is not received at another attempt.
-    const auto receive = std::exchange(pending_.receive, nullptr);
+    const auto last = std::exchange(pending_.receive, nullptr);
     if (const auto complete = std::exchange(pending_.hook, nullptr)) {
       complete();
     }
-    return std::make_shared<Result>(receive(), owner_);
+    return last();
   }
 
- private:
   std::shared_ptr<Object> owner_;
   Pending<Output> pending_;
 };
