@@ -135,7 +135,7 @@ __device__ __noinline__ bool await_rows(const Args& args, const Block& block, in
 // must end.
 template <LowLatencySum kSum, int kChunk, typename Sum>
 __device__ __forceinline__ bool receive_all(const Args& args, const Block& block, const Sum& sum) {
-  const Divisor& chunks = args.combine.chunks;
+  const Divisor& chunks = args.chunks;
   bool has_waited = false;
 #pragma unroll 1
   for (int item = receive_unit(warp_id()); item < args.combine.num_tokens * chunks.divisor;) {

@@ -178,11 +178,9 @@ void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLate
   const int chunk = is_coded     ? static_cast<int>(logfmt::kGroup)
                     : is_aligned ? 32 * 16 / layout.element_bytes
                                  : 32;
-  LowLatencyCombineCall with_chunks = call;
-  with_chunks.chunks = Divisor::of((layout.hidden + chunk - 1) / chunk);
   launch_call(
       is_coded ? find_logfmt_kernel(call.dtype) : find_kernel(call.dtype, call.sum, is_aligned),
-      Args{with_chunks}, grid, "low latency combine");
+      grid, "low latency combine", call, Divisor::of((layout.hidden + chunk - 1) / chunk));
 }
 
 }  // namespace moebius::comm

@@ -239,14 +239,15 @@ __device__ __forceinline__ bool is_settled(const LowLatencyCall& call) {
   return !is_unsettled;
 }
 
-template <typename Args>
+// The kernel's Args{parts...} are made where the launch takes them, since they are large.
+template <typename Args, typename... Parts>
 void launch_call(void (*kernel)(Args),
-                 const Args& args,
                  const LowLatencyGrid& grid,
-                 const char* what) {
+                 const char* what,
+                 const Parts&... parts) {
   const cuda::DeviceGuard guard(grid.device);
   kernel<<<static_cast<unsigned>(grid.num_blocks), kLowLatencyThreads,
-           static_cast<size_t>(grid.shared_bytes), cuda::as_stream(grid.stream)>>>(args);
+           static_cast<size_t>(grid.shared_bytes), cuda::as_stream(grid.stream)>>>(Args{parts...});
   cuda::check_launch(what);
 }
 

@@ -138,8 +138,8 @@ void load_low_latency_dispatch(int device, DType dtype, int num_ranks, int64_t s
 
 void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  launch_call(find_kernel(call.call.layout.num_ranks, call.dtype, call.cast, alignment), Args{call},
-              grid, "low latency dispatch");
+  launch_call(find_kernel(call.call.layout.num_ranks, call.dtype, call.cast, alignment), grid,
+              "low latency dispatch", call);
 }
 
 }  // namespace moebius::comm

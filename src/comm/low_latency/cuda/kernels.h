@@ -115,7 +115,6 @@ struct LowLatencyCombineCall {
   bool in_bulk;     // rows go through shared memory, if they and x are aligned to 16 bytes
   int unit_parts;   // parts of a row that a warp sends at a time; 0: by the number of rows
   int stage_parts;  // parts for which a sender has room in shared memory
-  Divisor chunks;   // by the words of a row that a warp sums at a time; the launch sets it
 };
 
 // The stage of a sender of combine holds at most so many units, each in a slot.

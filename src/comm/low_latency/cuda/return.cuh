@@ -14,6 +14,7 @@ inline constexpr SignalOp kOp = SignalOp::kLowLatencyCombine;
 
 struct Args {
   LowLatencyCombineCall combine;
+  Divisor chunks;  // by the words of a row that a warp sums at a time
   __device__ const SignalContext& signals() const { return combine.call.signals; }
 };
 
