@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a layer call on a GPU asks of the CUDA runtime, which is most of what it costs the host.  A
-// launch takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
+// What calls on a GPU ask of the CUDA runtime, which is most of what they cost the host.  A launch
+// takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "moebius/group.h"
+#include "moebius/low_latency.h"
 #include "tests/fake_cuda.h"
 #include "tests/layer/cuda_rank_layer.h"
 
@@ -80,6 +84,62 @@ TEST(HostCalls, SharedExpertsAskForSixLaunchesAndTwoEvents) {
                                           {"cudaEventRecord", 2},
                                           {"cudaStreamGetCaptureInfo", 2},
                                           {"cudaStreamWaitEvent", 2}}));
+}
+
+// A rank alone, and what it dispatches and combines.
+struct LowLatencyRank {
+  LowLatencyDispatchInput input() const { return {.x = x, .topk_ids = ids}; }
+  Pending<LowLatencyCombineOutput> start_combine(const LowLatencyDispatchOutput& rows) {
+    return transport.combine_async({.x = rows.x, .topk_ids = ids, .topk_weights = weights},
+                                   *rows.handle, stream, sums);
+  }
+
+  std::unique_ptr<Group> group =
+      make_cuda_group(std::move(make_thread_groups(1).front()), Device::cuda(0));
+  Stream stream = Stream::cuda(0);
+  LowLatency transport{
+      *group, ExpertPlacement::linear(4, 1), {.max_tokens = 8, .hidden = kHidden, .topk = 2}};
+  Tensor x = Tensor::zeros({1, kHidden}, DType::kBF16, stream.device());
+  Tensor ids = Tensor::zeros({1, 2}, DType::kI32, stream.device());
+  Tensor weights = Tensor::zeros({1, 2}, DType::kF32, stream.device());
+  Tensor sums = Tensor::zeros({1, kHidden}, DType::kBF16, stream.device());
+};
+
+TEST(HostCalls, EachHalfOfLowLatencyAsksForOneLaunchAndNothingElse) {
+  LowLatencyRank rank;
+  rank.transport.dispatch(rank.input(), rank.stream);  // it makes memory
+  rank.transport.dispatch(rank.input(), rank.stream);
+  const Calls nothing, launch{{"launch", 1}};
+  take_cuda_calls();
+  auto pending = rank.transport.dispatch_async(rank.input(), rank.stream);
+  EXPECT_EQ(take_cuda_calls(), launch);
+  pending.hook();
+  EXPECT_EQ(take_cuda_calls(), launch);
+  pending.hook();
+  const LowLatencyDispatchOutput rows = pending.finish();
+  EXPECT_EQ(take_cuda_calls(), nothing);
+  auto combining = rank.start_combine(rows);
+  EXPECT_EQ(take_cuda_calls(), launch);
+  EXPECT_EQ(combining.receive().x.raw(), rank.sums.raw());  // nobody has called the hook
+  EXPECT_EQ(take_cuda_calls(), launch);
+  combining.hook();
+  EXPECT_EQ(take_cuda_calls(), nothing);
+}
+
+// The handle keeps what the second half needs, and a place that nobody has any more is free.
+TEST(HostCalls, HalvesOfLowLatencyThatAreDroppedLaunchNothing) {
+  LowLatencyRank rank;
+  for (int i = 0; i < 3; ++i) {
+    auto rows = rank.transport.dispatch(rank.input(), rank.stream);
+    auto combining = rank.start_combine(rows);
+    const std::weak_ptr<const LowLatencyHandle> handle = rows.handle;
+    rows = {};
+    EXPECT_FALSE(handle.expired());
+    take_cuda_calls();
+    combining = {};
+    EXPECT_TRUE(handle.expired());
+    EXPECT_EQ(take_cuda_calls(), Calls());
+  }
 }
 
 TEST(HostCalls, EventsAreUsedAgain) {

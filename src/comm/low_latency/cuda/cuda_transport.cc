@@ -232,16 +232,34 @@ auto CudaLowLatency::launch_at_once(auto started, const Stream& stream) {
   return output_of(started);
 }
 
-auto CudaLowLatency::launch_in_halves(auto started, const Stream& stream) {
-  const auto kept = std::make_shared<decltype(started)>(std::move(started));
-  launch(*kept, comm::kSendPhase, stream);
-  return in_halves([this, kept, stream] { launch(*kept, comm::kReceivePhase, stream); },
-                   [this, kept] { return output_of(*kept); });
+auto CudaLowLatency::launch_in_halves(const auto& begin, const Stream& stream) {
+  // Both halves share it.  It stays where it is made, since the arguments of a kernel are large.
+  struct Halves {
+    CudaLowLatency* owner;
+    Stream stream;
+    decltype(begin()) started;
+    bool is_received = false;
+
+    void end() {
+      if (!is_received) {
+        owner->launch(started, comm::kReceivePhase, stream);
+        is_received = true;
+      }
+    }
+  };
+  const std::shared_ptr<Halves> halves(new Halves{this, stream, begin()});
+  launch(halves->started, comm::kSendPhase, stream);
+  using Output = decltype(output_of(halves->started));
+  return Pending<Output>{[halves] { halves->end(); },
+                         [halves] {
+                           halves->end();
+                           return halves->owner->output_of(halves->started);
+                         }};
 }
 
 Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
-  return launch_in_halves(begin_dispatch(input, stream), stream);
+  return launch_in_halves([&] { return begin_dispatch(input, stream); }, stream);
 }
 
 LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput& input,
@@ -250,7 +268,7 @@ LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput&
 }
 
 Pending<LowLatencyCombineOutput> CudaLowLatency::combine_async(const Combine& call) {
-  return launch_in_halves(begin_combine(call), call.stream);
+  return launch_in_halves([&] { return begin_combine(call); }, call.stream);
 }
 
 LowLatencyCombineOutput CudaLowLatency::combine(const Combine& call) {

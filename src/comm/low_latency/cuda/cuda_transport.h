@@ -93,10 +93,10 @@ class CudaLowLatency final : public LowLatency::State {
   static auto to_settle(auto call);
   void launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream);
   void launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream);
-  // `started` is a Dispatch or a Return.
+  // `started` is a Dispatch or a Return, which `begin` makes.
   void launch(auto& started, int phases, const Stream& stream);
   auto launch_at_once(auto started, const Stream& stream);
-  auto launch_in_halves(auto started, const Stream& stream);
+  auto launch_in_halves(const auto& begin, const Stream& stream);
   void expect_here(const Stream& stream) const;
   // Call it before a dispatch: after ranks were excluded, the others meet and go on.
   void resume(const Stream& stream);
