@@ -133,12 +133,18 @@ def wrong(rank: Rank) -> None:
         "an out of another shape": low_combine(out=x[:1]),
         "rows of low latency of another type": low_combine(low_rows.float()),
         "fewer rows of low latency": low_combine(low_rows[:1]),
+        "weights of fewer tokens": low_combine(topk_weights=weights[:2]),
+        "an out of a line": low_combine(out=x.view(-1)),
         "weights of another type": low_combine(topk_weights=weights.double()),
         "a handle of dispatch": low_combine(handle=handle),
         "masking itself": lambda: buffer.low_latency_update_mask_buffer(rank.rank, True),
         "masking nobody": lambda: buffer.low_latency_update_mask_buffer(rank.size, True),
         **(
-            {"x elsewhere": dispatch(x.cpu()), "ids elsewhere": low(topk_idx=ids.cpu())}
+            {
+                "x elsewhere": dispatch(x.cpu()),
+                "ids elsewhere": low(topk_idx=ids.cpu()),
+                "weights elsewhere": low_combine(topk_weights=weights.cpu()),
+            }
             if cuda
             else {
                 "ids of no expert": lambda: buffer.get_dispatch_layout(ids + EXPERTS, EXPERTS),

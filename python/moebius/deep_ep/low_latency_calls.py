@@ -175,10 +175,11 @@ class LowLatencyCalls:
         expect_low_latency_handle(handle)
         if async_finish and return_recv_hook:
             _refuse_both()
-        handle.number()  # refuses a handle whose memory has been used again
+        dispatched = handle.number()  # refuses a handle whose memory has been used again
         plan = handle.plan
         lent = out
-        if zero_copy or not plan.fits_combine(x, topk_idx, topk_weights, out):
+        num_tokens = -1 if zero_copy else plan.count_combined(x, topk_idx, topk_weights, out)
+        if num_tokens < 0:
             expect_tensor(x, "x", 3)
             expect_tensor(topk_idx, "topk_idx", 2)
             expect_tensor(topk_weights, "topk_weights", 2)
@@ -186,27 +187,29 @@ class LowLatencyCalls:
                 shape = (topk_weights.shape[0], x.shape[2])
                 out = torch.empty(shape, dtype=x.dtype, device=x.device)
             given = handle.result().combine_buffer if zero_copy else x.contiguous()
-            fits = plan.fits_combine(given, topk_idx, topk_weights, out)
+            num_tokens = plan.count_combined(given, topk_idx, topk_weights, out)
         else:
             if out is None:
-                out = plan.allocate_sums(topk_weights.shape[0])
-            given, fits = x.contiguous(), True
+                out = plan.new_sums(num_tokens)
+            given = x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
         turn = self._streams.begin(x.device, None, async_finish)
         if handle.is_combined:
             with cuda.stream(turn.stream):
                 given = self._dispatch_again(handle, ids, given, turn.stream)
+            dispatched = handle.number()
         handle.is_combined = True
         wait_us = combine_wait_recv_cost_stats
-        if fits:
+        if num_tokens >= 0:
             coding = CODING_LOGFMT10 if use_logfmt else CODING_NONE
             stream = turn.own
             number = plan.combine(
-                handle.number(),
+                dispatched,
                 given,
                 ids,
                 weights,
                 out,
+                num_tokens,
                 coding,
                 wait_us,
                 stream,

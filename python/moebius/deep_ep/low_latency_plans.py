@@ -27,6 +27,7 @@ from ..low_latency import LowLatency
 from .tensors import NewRows, as_fp8, fp8_dtype, inference_mode, maker
 
 _GROUP = 128  # elements that share a scale
+_WEIGHTS_DTYPE: Any = torch.float32
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Plan:
         self.banks = banks
         self.cast = cast
         self.device = x.device
-        self.gpu: Optional[int] = x.get_device() if x.is_cuda else None
+        self._index: int = x.get_device()
         self.dtype = x.dtype
         self.ids_dtype = ids.dtype
         self.topk = ids.shape[1]
@@ -140,7 +141,8 @@ class Plan:
             self._new_scales = scales.new_empty_strided
         self._new_counts = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
-        self._new_sums = NewRows(x.dtype, x.device, self.hidden)
+        self.new_sums = NewRows(x.dtype, x.device, self.hidden)
+        """Makes memory [T, H] for the sums of a combine."""
         self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
         writes them after the one that has written them first."""
@@ -152,10 +154,6 @@ class Plan:
             words = self._new_words()
         ranges = words.data_ptr()
         return words, ranges, ranges + 8 * self._num_ranges
-
-    def allocate_sums(self, num_tokens: int) -> Any:
-        """[T, H]."""
-        return self._new_sums(num_tokens)
 
     def ranges_of(self, words: Words) -> Any:
         """i64 [L, R]."""
@@ -256,30 +254,31 @@ class Plan:
             kept.append(keep)
         return kept
 
-    def fits_combine(self, x: Any, ids: Any, weights: Any, out: Optional[Any]) -> bool:
-        """Whether these are tensors of the kinds that the struct of a combine says."""
+    def count_combined(self, x: Any, ids: Any, weights: Any, out: Optional[Any]) -> int:
+        """The tokens of a combine of tensors of the kinds that its struct says, -1 for others."""
         try:
-            num_tokens, topk = ids.shape
-            device = self.device
-            return (
+            shape = ids.shape
+            num_tokens: int
+            num_tokens, topk = shape
+            fits = (
                 x.shape == self.rows_shape
                 and topk == self.topk
-                and weights.shape == (num_tokens, topk)
+                and weights.shape == shape
                 and x.dtype is self.dtype
                 and ids.dtype is self.ids_dtype
-                and weights.dtype is torch.float32
-                and x.device == device
-                and ids.device == device
-                and weights.device == device
-                and (out is None or self._fits_sums(out))
+                and weights.dtype is _WEIGHTS_DTYPE
+                and x.device == self.device
+                and ids.get_device() == self._index
+                and weights.get_device() == self._index
+                and (out is None or self._fits_sums(out, num_tokens))
             )
+            return num_tokens if fits else -1
         except (AttributeError, TypeError, ValueError):
-            return False
+            return -1
 
-    def _fits_sums(self, out: Any) -> bool:
+    def _fits_sums(self, out: Any, num_tokens: int) -> bool:
         return (
-            len(out.shape) == 2
-            and out.shape[1] == self.hidden
+            out.shape == (num_tokens, self.hidden)
             and out.dtype is self.dtype
             and out.device == self.device
             and out.is_contiguous()
@@ -307,13 +306,14 @@ class Plan:
         ids: Any,
         weights: Any,
         out: Any,
+        num_tokens: int,
         coding: int,
         wait_us: Any,
         stream: Optional[int],
         starts: bool,
     ) -> int:
         """Combines into `out`, or with `starts` gives a pending result.
-        REQUIRES: fits_combine()."""
+        REQUIRES: num_tokens comes from count_combined()."""
         try:
             filled = self._combines.pop()
         except IndexError:
@@ -321,10 +321,9 @@ class Plan:
         words = filled.words
         words[_Y_DATA] = x.data_ptr()
         words[_COMBINE_IDS_DATA] = ids.data_ptr()
-        words[_COMBINE_IDS_ROWS] = words[_WEIGHTS_ROWS] = ids.shape[0]
         words[_WEIGHTS_DATA] = weights.data_ptr()
         words[_OUT_DATA] = out.data_ptr()
-        words[_OUT_ROWS] = out.shape[0]
+        words[_COMBINE_IDS_ROWS] = words[_WEIGHTS_ROWS] = words[_OUT_ROWS] = num_tokens
         filled.struct.coding = coding
         kept = None
         if wait_us is not None:
