@@ -15,7 +15,7 @@ from ..high_throughput import Dispatched, HighThroughput
 from .comm_stream import CommStreams, Turn
 from .config import Config
 from .dispatch_plans import CachedDispatchPlan, DispatchPlan, can_plan
-from .events import EventOverlap
+from .events import EventOverlap, NoEvent
 from .handles import DispatchHandle, expect_handle
 from .high_throughput_plans import CombinePlan, LayoutPlan
 from .ranks import Ranks
@@ -131,7 +131,7 @@ class HighThroughputCalls:
         (ids,) = turn.contiguous(topk_idx)
         made = turn.allocate(plan.allocate, ids.shape[0])
         plan.count(ids, made, turn.own)
-        event = self._streams.end(turn, (ids,), made) if async_finish else EventOverlap()
+        event = self._streams.end(turn, (ids,), made) if async_finish else NoEvent()
         per_rank, per_node, per_expert, in_rank = made
         return per_rank, per_node, per_expert, in_rank, event
 
@@ -209,7 +209,7 @@ class HighThroughputCalls:
         if async_finish:
             event = self._streams.end(turn, (*payloads, ids, weights, in_rank, per_expert))
         else:
-            event = EventOverlap()
+            event = NoEvent()
         return join_scales(received), received_ids, received_weights, counts, made, event
 
     def _dispatch_unplanned(
@@ -343,7 +343,7 @@ class HighThroughputCalls:
             received = rows.payloads
         if received[0].shape[0] != route.room:
             received = [padded(payload, route.room) for payload in received]
-        event = self._streams.end(turn, tuple(payloads)) if async_finish else EventOverlap()
+        event = self._streams.end(turn, tuple(payloads)) if async_finish else NoEvent()
         return join_scales(received), None, None, None, None, event
 
     def combine(
@@ -378,7 +378,7 @@ class HighThroughputCalls:
         given, weights = turn.contiguous(x, topk_weights)
         found = self._sum_rows(route, given, weights, biases, turn)
         if not async_finish:
-            return (*found, EventOverlap())
+            return (*found, NoEvent())
         return (*found, self._streams.end(turn, (given, weights, *biases), found))
 
     def _sum_rows(

@@ -15,7 +15,7 @@ from .._structs import CODING_LOGFMT10, CODING_NONE
 from ..errors import InvalidArgument
 from ..low_latency import LowLatency
 from .comm_stream import CommStreams
-from .events import EventOverlap
+from .events import EventOverlap, NoEvent
 from .handles import LowLatencyHandle, expect_low_latency_handle
 from .low_latency_plans import Banks, Cast, Plan
 from .ranks import Ranks
@@ -146,7 +146,7 @@ class LowLatencyCalls:
             used = (x, ids, received, wait_us, words[0])  # words may be those of another stream
             event = self._streams.end(turn, used, (rows, scales, counts))
         else:
-            event = EventOverlap()
+            event = NoEvent()
         hook = handle.finish if return_recv_hook else None
         return (rows, scales) if use_fp8 else rows, counts, handle, event, hook
 
@@ -193,7 +193,7 @@ class LowLatencyCalls:
                 out = plan.new_sums(num_tokens)
             given = x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
-        turn = self._streams.begin(x.device, None, async_finish)
+        turn = self._streams.begin(plan.device, None, async_finish)
         if handle.is_combined:
             with cuda.stream(turn.stream):
                 given = self._dispatch_again(handle, ids, given, turn.stream)
@@ -232,7 +232,7 @@ class LowLatencyCalls:
                 transport.combine(*arguments, **options)
         hook = handle.finish_combine if return_recv_hook else None
         if not async_finish:
-            return out, EventOverlap(), hook
+            return out, NoEvent(), hook
         made = (out,) if lent is None else ()
         return out, self._streams.end(turn, (given, ids, weights, lent), made), hook
 
