@@ -235,6 +235,8 @@ auto CudaLowLatency::launch_at_once(auto started, const Stream& stream) {
 auto CudaLowLatency::launch_in_halves(const auto& begin, const Stream& stream) {
   // Both halves share it.  It stays where it is made, since the arguments of a kernel are large.
   struct Halves {
+    Halves(CudaLowLatency* of, const Stream& on, decltype(begin) make)
+        : owner(of), stream(on), started(make()) {}
     CudaLowLatency* owner;
     Stream stream;
     decltype(begin()) started;
@@ -247,7 +249,7 @@ auto CudaLowLatency::launch_in_halves(const auto& begin, const Stream& stream) {
       }
     }
   };
-  const std::shared_ptr<Halves> halves(new Halves{this, stream, begin()});
+  const auto halves = std::make_shared<Halves>(this, stream, begin);
   launch(halves->started, comm::kSendPhase, stream);
   using Output = decltype(output_of(halves->started));
   return Pending<Output>{[halves] { halves->end(); },

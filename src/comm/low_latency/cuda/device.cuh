@@ -239,15 +239,19 @@ __device__ __forceinline__ bool is_settled(const LowLatencyCall& call) {
   return !is_unsettled;
 }
 
-// The kernel's Args{parts...} are made where the launch takes them, since they are large.
+// The kernel takes Args{parts...}.  Why without <<<>>>: that copies them once more.
 template <typename Args, typename... Parts>
 void launch_call(void (*kernel)(Args),
                  const LowLatencyGrid& grid,
                  const char* what,
                  const Parts&... parts) {
   const cuda::DeviceGuard guard(grid.device);
-  kernel<<<static_cast<unsigned>(grid.num_blocks), kLowLatencyThreads,
-           static_cast<size_t>(grid.shared_bytes), cuda::as_stream(grid.stream)>>>(Args{parts...});
+  Args args{parts...};
+  void* pointer = &args;
+  (void)cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                         dim3(static_cast<unsigned>(grid.num_blocks)), dim3(kLowLatencyThreads),
+                         &pointer, static_cast<size_t>(grid.shared_bytes),
+                         cuda::as_stream(grid.stream));
   cuda::check_launch(what);
 }
 
