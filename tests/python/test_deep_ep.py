@@ -340,6 +340,27 @@ def test_elements_of_handles_are_not_overwritten() -> None:
     run_threads(body, 2)
 
 
+def test_counts_are_not_overwritten() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x = inputs(0)[0]
+        for mode in (True, False):  # whatever the mode in which their memory was made
+            kept = []
+            for token in range(70):  # memory is made for 64 at a time
+                with torch.inference_mode(mode != (token % 2 == 0)):
+                    ids = torch.full((5, TOPK), -1)
+                    ids[: token % 5, 0] = token % EXPERTS
+                    kept.append((token, low_latency(buffer, x, ids)[1]))
+            for token, counts in kept:
+                expected = [0] * EXPERTS
+                expected[token % EXPERTS] = token % 5
+                assert counts.tolist() == expected
+                counts.zero_()
+            assert counts.is_contiguous() and not counts.is_inference()
+
+    run_threads(body, 1)
+
+
 def test_masked_ranks() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)

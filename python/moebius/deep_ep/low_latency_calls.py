@@ -123,9 +123,9 @@ class LowLatencyCalls:
         plan.banks.make_room()
         x, ids = x.contiguous(), topk_idx.contiguous()
         turn = self._streams.begin(plan.device, None, async_finish)
-        stream = turn.own
+        stream, here = turn.own, turn.here
         # The default stream cannot be captured.
-        is_recorded = turn.here != 0 and is_capturing()
+        is_recorded = here != 0 and is_capturing()
         received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
         number, made = plan.dispatch(
             x,
@@ -135,6 +135,7 @@ class LowLatencyCalls:
             received,
             wait_us,
             stream,
+            here,
             is_recorded,
             return_recv_hook,
         )
@@ -190,7 +191,7 @@ class LowLatencyCalls:
             num_tokens = plan.count_combined(given, topk_idx, topk_weights, out)
         else:
             if out is None:
-                out = plan.new_sums(num_tokens)
+                out = plan.new_sums(num_tokens)()
             given = x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
         turn = self._streams.begin(plan.device, None, async_finish)

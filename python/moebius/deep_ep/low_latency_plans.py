@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
@@ -24,7 +25,7 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check, end_made
 from ..low_latency import LowLatency
-from .tensors import NewRows, as_fp8, fp8_dtype, inference_mode, maker
+from .tensors import NewCounts, as_fp8, fp8_dtype, inference_mode, maker, maker_like
 
 _GROUP = 128  # elements that share a scale
 _WEIGHTS_DTYPE: Any = torch.float32
@@ -129,20 +130,19 @@ class Plan:
         self._num_tokens = num_local * rows
         self._num_words = self._num_ranges + (self._num_tokens + 1) // 2
         groups = -(-self.hidden // (4 * _GROUP)) if cast.use_ue8m0 else self.hidden // _GROUP
-        self._scales_shape = (num_local, rows, groups)
-        self._scales_strides = (groups * rows, 1, rows)
         rows_dtype = fp8_dtype if cast.use_fp8 else x.dtype
         self._new_rows = maker(rows_dtype, x.device, *self.rows_shape)
-        self._new_scales: Any = None
+        self._new_scales: Optional[Callable[[], Any]] = None
         if cast.use_fp8:
+            dtype: Any = torch.int32 if cast.use_ue8m0 else torch.float32
+            shape, strides = (num_local, rows, groups), (groups * rows, 1, rows)
             with inference_mode(False):
-                dtype = torch.int32 if cast.use_ue8m0 else torch.float32
-                scales = torch.empty(0, dtype=dtype, device=x.device)
-            self._new_scales = scales.new_empty_strided
-        self._new_counts = maker(torch.int32, x.device, num_local)
+                scales = torch.empty_strided(shape, strides, dtype=dtype, device=x.device)
+            self._new_scales = maker_like(scales)
+        self._new_counts = NewCounts(x.device, num_local)
+        self._new_counts_of_graph = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
-        self.new_sums = NewRows(x.dtype, x.device, self.hidden)
-        """Makes memory [T, H] for the sums of a combine."""
+        self._new_sums: dict[int, Callable[[], Any]] = {}
         self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
         writes them after the one that has written them first."""
@@ -163,6 +163,16 @@ class Plan:
         """i32 [L, rows]."""
         tokens = words[0][self._num_ranges :].view(torch.int32)[: self._num_tokens]
         return tokens.view(self.rows_shape[:2])
+
+    def new_sums(self, num_tokens: int) -> Callable[[], Any]:
+        """What makes memory [T, H] for the sums of a combine of so many tokens, of which there are
+        not many numbers."""
+        new = self._new_sums.get(num_tokens)
+        if new is None:
+            new = self._new_sums[num_tokens] = maker(
+                self.dtype, self.device, num_tokens, self.hidden
+            )
+        return new
 
     def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
         frame = Frame(_DISPATCHES, 9)
@@ -199,17 +209,24 @@ class Plan:
         received: Any,
         wait_us: Any,
         stream: Optional[int],
+        here: int,
         is_recorded: bool,
         starts: bool,
     ) -> tuple[int, Received]:
         """Gives a result, or with `starts` a pending one, and the memory that it is in.  x has
-        num_tokens rows and ids have num_routed; `is_recorded` says whether the dispatch goes into a
-        CUDA graph, whose launches write the same memory again."""
-        rows, counts, scales = self._new_rows(), self._new_counts(), None
+        num_tokens rows and ids have num_routed; `here` is the number of torch's current stream, and
+        `is_recorded` says whether the dispatch goes into a CUDA graph, whose launches write the same
+        memory again."""
+        rows, scales = self._new_rows(), None
         if self._new_scales is not None:
-            scales = self._new_scales(self._scales_shape, self._scales_strides)
-        spare = None if is_recorded else self.spare_words.get(stream)
-        own = spare.pop() if spare else self._make_words()
+            scales = self._new_scales()
+        if is_recorded:
+            counts, own = self._new_counts_of_graph(), self._make_words()
+            counts_data = counts.data_ptr()
+        else:
+            counts, counts_data = self._new_counts.take(here)
+            spare = self.spare_words.get(stream)
+            own = spare.pop() if spare else self._make_words()
         made = rows, scales, counts, own
         try:
             filled = self._dispatches.pop()
@@ -223,7 +240,7 @@ class Plan:
         words[_ROWS_DATA] = rows.data_ptr()
         if scales is not None:
             words[_SCALES_DATA] = scales.data_ptr()
-        words[_COUNTS_DATA] = counts.data_ptr()
+        words[_COUNTS_DATA] = counts_data
         _, words[_RANGES_DATA], words[_TOKENS_DATA] = own
         kept = None
         if received is not None or wait_us is not None:

@@ -32,6 +32,7 @@ fp8_dtype: Any = getattr(torch, "float8_e4m3fn", torch.uint8)
 
 
 _empty_like: Any = torch.empty_like
+_has_untyped: bool = hasattr(torch.Tensor, "untyped_storage")  # before torch 2.0 it is storage()
 _contiguous: Any = torch.contiguous_format
 
 
@@ -54,10 +55,46 @@ class NewRows:
 
 
 def maker(dtype: Any, device: Any, *shape: int) -> Callable[[], Any]:
-    """A function that makes memory of one shape, as NewRows does."""
+    """A function that makes contiguous memory of one shape."""
     with inference_mode(False):
-        pattern = torch.empty(1, dtype=dtype, device=device).expand(*shape)
-    return functools.partial(_empty_like, pattern, memory_format=_contiguous)
+        return maker_like(torch.empty(shape, dtype=dtype, device=device))
+
+
+def maker_like(pattern: Any) -> Callable[[], Any]:
+    """A function that makes memory with the shape and strides of a new tensor without gaps, whose
+    own memory is given back.  torch.empty_like() takes a fifth less time where it is not told a
+    format."""
+    (pattern.untyped_storage() if _has_untyped else pattern.storage()).resize_(0)
+    return functools.partial(_empty_like, pattern)
+
+
+class NewCounts:
+    """Makes memory [length] of i32, many at a time, since to cut a block takes a third of the time
+    that as many tensors with memory of their own take.  No memory is given out twice."""
+
+    _AT_A_TIME = 64
+    _ALIGNMENT = 16  # elements
+
+    def __init__(self, device: Any, length: int) -> None:
+        self._device = device
+        self._length = length
+        self._made: dict[int, list[tuple[Any, int]]] = {}
+
+    def take(self, here: int) -> tuple[Any, int]:
+        """A tensor and its address, for work of torch's current stream, whose number is `here`."""
+        made = self._made.get(here)
+        if not made:
+            made = self._made[here] = self._make()
+        return made.pop()
+
+    def _make(self) -> list[tuple[Any, int]]:
+        width = -(-self._length // self._ALIGNMENT) * self._ALIGNMENT
+        with inference_mode(False):  # they may be taken in another mode
+            shape = (self._AT_A_TIME, width)
+            block: Any = torch.empty(shape, dtype=torch.int32, device=self._device)
+            rows = block[:, : self._length].unbind(0)
+        first = block.data_ptr()
+        return [(row, first + 4 * width * index) for index, row in enumerate(rows)]
 
 
 _streams: dict[tuple[int, int], Any] = {}
