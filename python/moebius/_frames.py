@@ -94,6 +94,8 @@ class FilledFrame:
         self.tensors = frame._tensors
         self.out = ctypes.c_void_p()
         """Where a call writes what it makes."""
+        self.num_rows = -1
+        """The first dimension that words have for all tensors of the caller's; -1: not known."""
 
     def lend(self, index: int, x: Any) -> tuple[Any, Any]:
         """A pointer to a tensor that only some calls have, and what must live as long."""

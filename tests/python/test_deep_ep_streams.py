@@ -119,8 +119,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     monkeypatch.setattr(comm_stream, "raw_stream", lambda index: made.current.cuda_stream)
     monkeypatch.setattr(comm_stream, "current_torch_stream", lambda gpu: made.current)
     monkeypatch.setattr(comm_stream, "wrapped_stream", lambda gpu, stream: stream)
-    monkeypatch.setattr(comm_stream._Lane, "_is_complete", made.lib.event_is_complete)
-    for kind in (comm_stream._Lane, EventHandle):
+    monkeypatch.setattr(comm_stream.Lane, "_is_complete", made.lib.event_is_complete)
+    for kind in (comm_stream.Lane, EventHandle):
         monkeypatch.setattr(kind, "_destroy", made.lib.event_destroy)
     yield made
     gc.collect()
@@ -234,7 +234,7 @@ def test_what_a_parent_process_has_left_is_not_touched(
     streams = CommStreams()
     made, event = ended_call(cuda, streams)
     del event
-    monkeypatch.setattr(comm_stream._Lane, "_is_complete", lambda *arguments: INVALID_ARGUMENT)
+    monkeypatch.setattr(comm_stream.Lane, "_is_complete", lambda *arguments: INVALID_ARGUMENT)
     streams.begin(GPU, None, True)
     assert made.users == []
 

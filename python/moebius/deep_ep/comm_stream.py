@@ -32,7 +32,7 @@ class Turn:
         here: int = 0,
         stream: Any = None,
         user: Optional[int] = None,
-        lane: Optional[_Lane] = None,
+        lane: Optional[Lane] = None,
         is_async: bool = False,
         is_apart: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ _ON_CPU = Turn()
 _ASYNC_ON_CPU = Turn(is_async=True)
 
 
-class _Lane:
+class Lane:
     """The calls on a device: on a GPU the communication stream, the stream of the last call, and
     what calls have left."""
 
@@ -117,6 +117,16 @@ class _Lane:
         """Makes the plain turn of a stream."""
         turn = self.plain[here] = Turn(wrapped_stream(self.gpu or 0, here), here)
         return turn
+
+    def plain_turn(self) -> Optional[Turn]:
+        """The turn of a call on torch's current stream that has nothing to wait for: no call was
+        asynchronous, or the last one ran on that stream, too.  None where it may have to wait."""
+        if self.gpu is None:
+            return _ON_CPU
+        here: int = raw_stream(self.gpu)
+        if self.stream is None or self.last_cuda_stream == here:
+            return self.plain.get(here) or self.make_plain(here)
+        return None
 
     def follow(self, stream: Optional[int], awaited: Optional[int]) -> None:
         """Orders a call on this stream, which has waited for the stream `awaited`, after the last
@@ -154,13 +164,13 @@ class CommStreams:
     """The communication streams of a buffer."""
 
     def __init__(self) -> None:
-        self._lanes: dict[Any, _Lane] = {}
+        self._lanes: dict[Any, Lane] = {}
         self._turns: dict[tuple[int, int], Turn] = {}
         """Of asynchronous calls that wait for torch's current stream, by GPU and stream."""
 
     def on(self, device: Any) -> Any:
         """The stream of a GPU."""
-        lane = self._lane(device)
+        lane = self.lane(device)
         lane.open(device)
         return lane.stream
 
@@ -170,18 +180,23 @@ class CommStreams:
             raise Unsupported("get_comm_stream() needs a GPU; calls on the CPU run in the caller")
         return self.on(torch.device("cuda", cuda.current_device()))
 
-    def _lane(self, device: Any) -> _Lane:
+    def lane(self, device: Any) -> Lane:
+        """The calls on a device."""
         lane = self._lanes.get(device)
-        return self._lanes.setdefault(device, _Lane(device)) if lane is None else lane
+        return self._lanes.setdefault(device, Lane(device)) if lane is None else lane
 
     def begin(self, device: Any, previous_event: Any, is_async: bool) -> Turn:
         """Makes the stream of a call wait for what comes before it."""
-        lane = self._lanes.get(device) or self._lane(device)
+        lane = self._lanes.get(device) or self.lane(device)
+        previous = None if previous_event is None else event_of(previous_event)
+        if previous is None and not is_async:
+            plain = lane.plain_turn()
+            if plain is not None:
+                return plain
         gpu = lane.gpu
         if gpu is None:
             return _ASYNC_ON_CPU if is_async else _ON_CPU
         here: int = raw_stream(gpu)
-        previous = None if previous_event is None else event_of(previous_event)
         is_first = lane.stream is None
         if is_async:
             is_apart = previous is not None and not is_first
@@ -192,10 +207,6 @@ class CommStreams:
                 turn = self._turn(device, here)
                 awaited = turn.user
                 check(lib.stream_wait_stream(turn.own, awaited))
-        elif previous is None and (is_first or lane.last_cuda_stream == here):
-            # torch's current stream has nothing to wait for where no call was asynchronous, or where
-            # the last call ran there, too.
-            return lane.plain.get(here) or lane.make_plain(here)
         else:
             awaited = wrapped_stream(gpu, here)
             turn = Turn(awaited, here, current_torch_stream(gpu))
@@ -216,7 +227,7 @@ class CommStreams:
         return turn
 
     def _make_turn(self, device: Any, here: int, is_apart: bool) -> Turn:
-        lane, waiting = self._lane(device), wrapped_stream(device.index, here)
+        lane, waiting = self.lane(device), wrapped_stream(device.index, here)
         lane.open(device)
         return Turn(lane.own, here, lane.stream, waiting, lane, True, is_apart)
 

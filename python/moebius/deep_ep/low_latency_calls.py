@@ -6,6 +6,7 @@ Letters: T tokens of this rank, H hidden, K top-k, R ranks, E experts, L local e
 tokens of a rank; an expert has room for M * R rows."""
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, Optional
 
@@ -120,9 +121,13 @@ class LowLatencyCalls:
             cast = Cast(use_fp8, round_scale, use_ue8m0)
             plan = self._make_plan(key, x, topk_idx, max_tokens, num_experts, cast)
             num_tokens, num_routed = x.shape[0], topk_idx.shape[0]
-        plan.banks.make_room()
+        banks = plan.banks
+        if banks.before_last() is not None:
+            banks.make_room()
         x, ids = x.contiguous(), topk_idx.contiguous()
-        turn = self._streams.begin(plan.device, None, async_finish)
+        turn = None if async_finish else plan.lane.plain_turn()
+        if turn is None:
+            turn = self._streams.begin(plan.device, None, async_finish)
         stream, here = turn.own, turn.here
         # The default stream cannot be captured.
         is_recorded = here != 0 and is_capturing()
@@ -142,7 +147,7 @@ class LowLatencyCalls:
         rows, scales, counts, words = made
         keep = (x, ids, made, received, wait_us) if return_recv_hook else None
         handle = LowLatencyHandle(plan, words, stream, is_recorded, number, keep)
-        plan.banks.add(handle)
+        banks.before_last, banks.last = banks.last, weakref.ref(handle)
         if async_finish:
             used = (x, ids, received, wait_us, words[0])  # words may be those of another stream
             event = self._streams.end(turn, used, (rows, scales, counts))
@@ -173,10 +178,12 @@ class LowLatencyCalls:
         that is given, an event, and a hook or None.  Collective."""
         if self._ranks is None:
             self._open()
-        expect_low_latency_handle(handle)
+        if not isinstance(handle, LowLatencyHandle):
+            expect_low_latency_handle(handle)
         if async_finish and return_recv_hook:
             _refuse_both()
-        dispatched = handle.number()  # refuses a handle whose memory has been used again
+        # This refuses a handle whose memory has been used again.
+        dispatched = handle._number or handle.number()
         plan = handle.plan
         lent = out
         num_tokens = -1 if zero_copy else plan.count_combined(x, topk_idx, topk_weights, out)
@@ -191,10 +198,12 @@ class LowLatencyCalls:
             num_tokens = plan.count_combined(given, topk_idx, topk_weights, out)
         else:
             if out is None:
-                out = plan.new_sums(num_tokens)()
+                out = (plan.new_sums.get(num_tokens) or plan.make_new_sums(num_tokens))()
             given = x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
-        turn = self._streams.begin(plan.device, None, async_finish)
+        turn = None if async_finish else plan.lane.plain_turn()
+        if turn is None:
+            turn = self._streams.begin(plan.device, None, async_finish)
         if handle.is_combined:
             with cuda.stream(turn.stream):
                 given = self._dispatch_again(handle, ids, given, turn.stream)
@@ -254,7 +263,6 @@ class LowLatencyCalls:
         ranges = torch.empty(handle.plan.ranges_shape, dtype=torch.int64, device=ids.device)
         result = transport.dispatch(rows, ids, into={"source_ranges": ranges}, stream=stream)
         handle.replace(result)
-        banks.remove(handle)
         banks.add(handle)
         if self.enable_shrink or any(transport.dead_ranks):
             if not torch.equal(handle.source_ranges, ranges):
@@ -319,6 +327,7 @@ class LowLatencyCalls:
         plan = self._plans[key] = Plan(
             transport,
             self._banks.setdefault(transport, Banks()),
+            self._streams.lane(x.device),
             x,
             ids,
             ranks.size,

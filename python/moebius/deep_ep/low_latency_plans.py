@@ -25,6 +25,7 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check, end_made
 from ..low_latency import LowLatency
+from .comm_stream import Lane
 from .tensors import NewCounts, as_fp8, fp8_dtype, inference_mode, maker, maker_like
 
 _GROUP = 128  # elements that share a scale
@@ -65,6 +66,10 @@ _DISPATCHES = Frames(s.LowLatencyDispatchInput, 9)
 _COMBINES = Frames(s.LowLatencyCombineInput, 5)
 
 
+def _nobody() -> None:
+    pass
+
+
 class Banks:
     """The last two dispatches of a transport, which have a bank each.
 
@@ -73,22 +78,22 @@ class Banks:
     nothing that was returned is overwritten."""
 
     def __init__(self) -> None:
-        self._last: list[weakref.ref[Any]] = []
+        self.last: Callable[[], Any] = _nobody
+        """Gives the LowLatencyHandle of the last dispatch, or None where nobody has it any more."""
+        self.before_last: Callable[[], Any] = _nobody
 
     def make_room(self) -> None:
         """Takes the bank of the dispatch before last, for the next one."""
-        while len(self._last) >= 2:
-            before = self._last.pop(0)()
-            if before is not None:
-                before.close()
+        handle = self.before_last()
+        if handle is not None:
+            handle.close()
 
     def add(self, handle: Any) -> None:
-        """Takes a LowLatencyHandle, which is the last dispatch from now on."""
-        self._last.append(weakref.ref(handle))
-
-    def remove(self, handle: Any) -> None:
-        """Its bank has been given back."""
-        self._last = [known for known in self._last if known() is not handle]
+        """Takes the handle of the dispatch that has come after make_room(): a new one, or one of the
+        last two, which stands for another dispatch now."""
+        if self.last() is not handle:
+            self.before_last = self.last
+        self.last = weakref.ref(handle)
 
 
 # Memory i64 for the ranges [L, R] and then the tokens i32 [L, rows], and the addresses of the two.
@@ -105,6 +110,7 @@ class Plan:
         self,
         transport: LowLatency,
         banks: Banks,
+        lane: Lane,
         x: Any,
         ids: Any,
         num_ranks: int,
@@ -115,6 +121,7 @@ class Plan:
     ) -> None:
         self.transport = transport
         self.banks = banks
+        self.lane = lane
         self.cast = cast
         self.device = x.device
         self._index: int = x.get_device()
@@ -139,15 +146,17 @@ class Plan:
             with inference_mode(False):
                 scales = torch.empty_strided(shape, strides, dtype=dtype, device=x.device)
             self._new_scales = maker_like(scales)
-        self._new_counts = NewCounts(x.device, num_local)
+        self._counts = NewCounts(x.device, num_local)
         self._new_counts_of_graph = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
-        self._new_sums: dict[int, Callable[[], Any]] = {}
+        self.new_sums: dict[int, Callable[[], Any]] = {}
+        """By a number of tokens T, what makes memory [T, H] for the sums of a combine."""
         self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
         writes them after the one that has written them first."""
-        self._dispatches: list[FilledFrame] = []
-        self._combines: list[FilledFrame] = []
+        # Those of the last calls, for the next ones.
+        self._filled_dispatch: Optional[FilledFrame] = None
+        self._filled_combine: Optional[FilledFrame] = None
 
     def _make_words(self) -> Words:
         with inference_mode(False):  # they may be used again in another mode
@@ -164,14 +173,10 @@ class Plan:
         tokens = words[0][self._num_ranges :].view(torch.int32)[: self._num_tokens]
         return tokens.view(self.rows_shape[:2])
 
-    def new_sums(self, num_tokens: int) -> Callable[[], Any]:
-        """What makes memory [T, H] for the sums of a combine of so many tokens, of which there are
-        not many numbers."""
-        new = self._new_sums.get(num_tokens)
-        if new is None:
-            new = self._new_sums[num_tokens] = maker(
-                self.dtype, self.device, num_tokens, self.hidden
-            )
+    def make_new_sums(self, num_tokens: int) -> Callable[[], Any]:
+        """Makes one of new_sums; there are not many numbers of tokens."""
+        new = maker(self.dtype, self.device, num_tokens, self.hidden)
+        self.new_sums[num_tokens] = new
         return new
 
     def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
@@ -224,19 +229,20 @@ class Plan:
             counts, own = self._new_counts_of_graph(), self._make_words()
             counts_data = counts.data_ptr()
         else:
-            counts, counts_data = self._new_counts.take(here)
+            counts, counts_data = (self._counts.made.get(here) or self._counts.make(here)).pop()
             spare = self.spare_words.get(stream)
             own = spare.pop() if spare else self._make_words()
         made = rows, scales, counts, own
-        try:
-            filled = self._dispatches.pop()
-        except IndexError:
+        filled, self._filled_dispatch = self._filled_dispatch, None
+        if filled is None:
             filled = self._fill_dispatch(x, ids, made)
         words = filled.words
         words[_X_DATA] = x.data_ptr()
         words[_IDS_DATA] = ids.data_ptr()
-        words[_X_ROWS] = num_tokens
-        words[_IDS_ROWS] = num_routed
+        if filled.num_rows != num_tokens or num_routed != num_tokens:
+            filled.num_rows = num_tokens if num_routed == num_tokens else -1
+            words[_X_ROWS] = num_tokens
+            words[_IDS_ROWS] = num_routed
         words[_ROWS_DATA] = rows.data_ptr()
         if scales is not None:
             words[_SCALES_DATA] = scales.data_ptr()
@@ -246,19 +252,20 @@ class Plan:
         if received is not None or wait_us is not None:
             kept = self._lend_statistics(filled, received, wait_us)
         function = lib.low_latency_dispatch_start if starts else lib.low_latency_dispatch
-        transport = self.transport._get()
-        filled.out.value = None
+        transport = self.transport._handle or self.transport._get()
+        out = filled.out
+        out.value = None
         try:
-            status = function(transport, filled.struct, stream, filled.out)
+            status = function(transport, filled.struct, stream, out)
             if status or raised:
                 check(status)
         except BaseException:
-            end_made(function, filled.out)
+            end_made(function, out)
             raise  # what the call was given is not used again
         if kept is not None:
             filled.struct.received = filled.struct.wait_us = None
-        self._dispatches.append(filled)
-        return filled.out.value or 0, made
+        self._filled_dispatch = filled
+        return out.value or 0, made
 
     @staticmethod
     def _lend_statistics(filled: FilledFrame, received: Any, wait_us: Any) -> list[Any]:
@@ -284,7 +291,7 @@ class Plan:
                 and x.dtype is self.dtype
                 and ids.dtype is self.ids_dtype
                 and weights.dtype is _WEIGHTS_DTYPE
-                and x.device == self.device
+                and x.get_device() == self._index
                 and ids.get_device() == self._index
                 and weights.get_device() == self._index
                 and (out is None or self._fits_sums(out, num_tokens))
@@ -331,32 +338,38 @@ class Plan:
     ) -> int:
         """Combines into `out`, or with `starts` gives a pending result.
         REQUIRES: num_tokens comes from count_combined()."""
-        try:
-            filled = self._combines.pop()
-        except IndexError:
+        filled, self._filled_combine = self._filled_combine, None
+        if filled is None:
             filled = self._fill_combine(x, ids, weights, out)
         words = filled.words
         words[_Y_DATA] = x.data_ptr()
         words[_COMBINE_IDS_DATA] = ids.data_ptr()
         words[_WEIGHTS_DATA] = weights.data_ptr()
         words[_OUT_DATA] = out.data_ptr()
-        words[_COMBINE_IDS_ROWS] = words[_WEIGHTS_ROWS] = words[_OUT_ROWS] = num_tokens
-        filled.struct.coding = coding
+        if filled.num_rows != num_tokens:
+            filled.num_rows = num_tokens
+            words[_COMBINE_IDS_ROWS] = words[_WEIGHTS_ROWS] = words[_OUT_ROWS] = num_tokens
         kept = None
+        if coding != s.CODING_NONE:
+            filled.struct.coding = coding
         if wait_us is not None:
             filled.struct.wait_us, kept = filled.lend(_COMBINE_WAIT_US, wait_us)
-        transport = self.transport._get()
+        transport = self.transport._handle or self.transport._get()
         function = lib.low_latency_combine_start if starts else lib.low_latency_combine
-        pending = filled.out if starts else None
-        filled.out.value = None
+        out_handle = filled.out
+        out_handle.value = None
         try:
-            status = function(transport, filled.struct, dispatched, stream, pending)
+            status = function(
+                transport, filled.struct, dispatched, stream, out_handle if starts else None
+            )
             if status or raised:
                 check(status)
         except BaseException:
-            end_made(function, filled.out)
+            end_made(function, out_handle)
             raise  # as in dispatch()
+        if coding != s.CODING_NONE:
+            filled.struct.coding = s.CODING_NONE
         if kept is not None:
             filled.struct.wait_us = None
-        self._combines.append(filled)
-        return filled.out.value or 0
+        self._filled_combine = filled
+        return out_handle.value or 0

@@ -78,23 +78,21 @@ class NewCounts:
     def __init__(self, device: Any, length: int) -> None:
         self._device = device
         self._length = length
-        self._made: dict[int, list[tuple[Any, int]]] = {}
+        self.made: dict[int, list[tuple[Any, int]]] = {}
+        """Tensors and their addresses, to be taken off a list, for work of torch's stream of a
+        number."""
 
-    def take(self, here: int) -> tuple[Any, int]:
-        """A tensor and its address, for work of torch's current stream, whose number is `here`."""
-        made = self._made.get(here)
-        if not made:
-            made = self._made[here] = self._make()
-        return made.pop()
-
-    def _make(self) -> list[tuple[Any, int]]:
+    def make(self, here: int) -> list[tuple[Any, int]]:
+        """Makes a list for torch's current stream, whose number is `here`."""
         width = -(-self._length // self._ALIGNMENT) * self._ALIGNMENT
         with inference_mode(False):  # they may be taken in another mode
             shape = (self._AT_A_TIME, width)
             block: Any = torch.empty(shape, dtype=torch.int32, device=self._device)
             rows = block[:, : self._length].unbind(0)
         first = block.data_ptr()
-        return [(row, first + 4 * width * index) for index, row in enumerate(rows)]
+        made = [(row, first + 4 * width * index) for index, row in enumerate(rows)]
+        self.made[here] = made
+        return made
 
 
 _streams: dict[tuple[int, int], Any] = {}
