@@ -29,32 +29,10 @@ __device__ __forceinline__ __nv_bfloat162 both(float value) {
   return __float2bfloat162_rn(value);
 }
 
-// Eight codes times a scale, exactly.
-__device__ __forceinline__ uint4 decode_e2m1(uint32_t codes, __nv_bfloat162 scale) {
-  // Bytes of magnitudes come from tables, and signs from the highest bits of bytes.
-  const uint32_t even = codes << 4;
-  const uint32_t magnitudes = codes & 0x77777777u;
-  uint32_t words[4];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t order[2] = {0x5140, 0x7362};  // of two words' bytes, by turns
-    const uint32_t four = magnitudes >> (16 * half);
-    const uint32_t signs = __byte_perm(even, codes, order[half]) & 0x80808080u;
-    const uint32_t lower = __byte_perm(0xc0800000u, 0xc0804000u, four);
-    const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, four) | signs;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t pair = __byte_perm(lower, upper, order[i]);
-      words[2 * half + i] = bits_of(__hmul2(as_pair<__nv_bfloat162>(pair), scale));
-    }
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 // Computes (code - zero_point) * scale in pairs, which is exact.  Why in pairs, and why codes
 // become numbers by their bits: at the speed of memory a thread has time for some 15 instructions
-// per eight elements.  kHasZero: a zero point of int8 may be other than 0.
-template <Code kCode, bool kHasZero = true>
+// per eight elements.
+template <Code kCode>
 __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point, float scale) {
   const auto low = static_cast<uint32_t>(codes);
   uint32_t words[4];
@@ -69,6 +47,21 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
           (__byte_perm(low, shifted, 0x0400 | i * 0x0101) & 0x0078000fu) | 0x43004300u;
       words[i] = bits_of(__hfma2(as_pair<__nv_bfloat162>(bits), factors, less));
     }
+  } else if constexpr (kCode == Code::kE2M1) {
+    // Bytes of magnitudes come from tables, and signs from the highest bits of bytes.
+    const uint32_t even = low << 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t four = low >> (16 * half) & 0x7777u;
+      const uint32_t lower = __byte_perm(0xc0800000u, 0xc0804000u, four);
+      const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, four);
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        const uint32_t magnitudes = __byte_perm(lower, upper, i % 2 == 0 ? 0x5140 : 0x7362);
+        const uint32_t signs = __byte_perm(even, low, (4 + i) << 12 | i << 4) & 0x80008000u;
+        words[i] = bits_of(__hmul2(as_pair<__nv_bfloat162>(magnitudes | signs), both(scale)));
+      }
+    }
   } else if constexpr (kCode == Code::kI8) {
     // A byte is its low bits, less 128 for negative numbers.  The low bits of 128 + c are c, and
     // with the highest bit of a byte the bits of 128 are those of 256.
@@ -78,15 +71,10 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
       const uint32_t two = __byte_perm(both_words[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
       const auto number = __hsub2(as_pair<__nv_bfloat162>((two & 0x007f007fu) | 0x43004300u),
                                   as_pair<__nv_bfloat162>((two & 0x00800080u) | 0x43004300u));
-      words[i] = bits_of(kHasZero ? __hsub2(number, both(zero_point)) : number);
+      words[i] = bits_of(__hsub2(number, both(zero_point)));
     }
-  } else if constexpr (kCode == Code::kE2M1) {
-    const uint4 four = decode_e2m1(low, both(scale));
-    words[0] = four.x;
-    words[1] = four.y;
-    words[2] = four.z;
-    words[3] = four.w;
-  } else {
+  }
+  if constexpr (kCode != Code::kU4 && kCode != Code::kE2M1 && kCode != Code::kI8) {
     float v[kVector];
     quant::device::decode8_as<kCode>(codes, v);
 #pragma unroll
@@ -105,20 +93,6 @@ __device__ __forceinline__ float scale_of(const DecodeArgs& p, uint8_t byte) {
   return p.w.scale_dtype == DType::kE8M0 ? e8m0_to_float(byte)
                                          : quant::device::decode1(Code::kE4M3, byte);
 }
-
-// A byte of scales of type kScale, twice: what scale_of() gives, by fewer instructions.
-template <DType kScale>
-__device__ __forceinline__ __nv_bfloat162 folded_pair(uint8_t byte) {
-  if constexpr (kScale == DType::kE8M0) {
-    // bf16 has the same exponents.  The lowest, and NaN, have a bit of the mantissa, too.
-    const uint32_t code = byte;
-    const uint32_t bits = code * 0x00800080u;
-    return as_pair<__nv_bfloat162>(code - 1 >= 254 ? bits | 0x00400040u : bits);
-  } else {
-    return both(quant::device::decode1(Code::kE4M3, byte));
-  }
-}
-
 __device__ __forceinline__ float zero_point_of(const DecodeArgs& p, uint8_t byte) {
   return !p.folds && p.w.zero_point != nullptr ? static_cast<float>(byte) - p.w.zero_point_offset
                                                : p.w.default_zero_point;

@@ -17,6 +17,7 @@ struct DecodeArgs {
   bool folds;              // block scales go into the elements, else column_scale or block_scale
   int num_blocks;          // rows of block_scale
   uint32_t block_inverse;  // 2^32 / vectors of a block, rounded up
+  int block_shift;         // log2 of the vectors of a block, where that is a power of two
   // These three point to what the first group or slot has.
   BFloat16* out;
   float* column_scale;

@@ -3,6 +3,7 @@
 //
 // The kernel is bound by memory: an element of 4-bit codes moves 2.5 bytes.
 #include <algorithm>
+#include <bit>
 
 #include "core/cuda/check.h"
 #include "experts/cuda/gemm/dequant/decode.cuh"
@@ -109,6 +110,7 @@ DecodeArgs decode_args(const ExpertGemm& gemm, const GroupedGemm& out) {
   args.num_blocks = static_cast<int>(decoded_blocks(facts_of(w)));
   const int64_t of_block = (int64_t{args.w.group_cols} + kVector - 1) / kVector;
   args.block_inverse = static_cast<uint32_t>(((int64_t{1} << 32) + of_block - 1) / of_block);
+  args.block_shift = std::bit_width(static_cast<uint64_t>(of_block)) - 1;
   args.out = out.b.data<BFloat16>();
   args.column_scale = out.column_scale.data<float>();
   args.block_scale = out.b_scale ? out.b_scale.data<float>() : nullptr;

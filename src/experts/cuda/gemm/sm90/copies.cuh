@@ -73,6 +73,50 @@ requires Config::kHasBlockScales class ScaleCopies<Config, kWarps> {
   const float* of_columns_ = nullptr;
 };
 
+// For scaled bf16: the scales of a tile's columns, for one or both parts of a stage.
+template <typename Config, int kWarps>
+requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
+ public:
+  __device__ __forceinline__ ScaleCopies(const Args& args, Shared<Config>& shared, int index)
+      : args_(args), shared_(shared), index_(index) {}
+
+  __device__ __forceinline__ void begin(const PlanOf<Config>& plan) {
+    const int64_t groups = (args_.k + args_.scale_block - 1) / args_.scale_block;
+    work_ = plan.work;
+    from_ = args_.b_scale + work_.group * groups * args_.n + column_;
+    left_ = args_.scale_block;
+  }
+
+  __device__ __forceinline__ void copy(int stage, int /*block*/) {
+    const int parts = scale_parts<Config>(args_);
+    for (int part = 0; part < parts; ++part) {
+      for (int box = index_; box < 2; box += kWarps) {
+        ptx::copy_async_16(&shared_.column_scale[stage][part][box * kBoxRowsB + column_],
+                           from_ + box_column<Config>(args_, work_, box),
+                           work_.column + box * kBoxRowsB + column_ < args_.end_column);
+      }
+      left_ -= Config::kBlockElements / parts;
+      if (left_ == 0) {
+        left_ = args_.scale_block;
+        from_ += args_.n;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kVector = 4;
+  static_assert(offsetof(Shared<Config>, column_scale) % 16 == 0, "copied 16 bytes at a time");
+  static_assert(kBoxRowsB == kWarp * kVector);
+
+  const Args& args_;
+  Shared<Config>& shared_;
+  int index_;
+  int column_ = static_cast<int>(ptx::lane()) * kVector;  // of a box
+  Work work_ = {};
+  const float* from_ = nullptr;
+  int left_ = 0;  // how much of K has these scales
+};
+
 // Copies likewise a warp's rows of a, swizzled as boxes are.  Eight lanes copy the 128 bytes of a
 // row, so that an instruction copies four rows.
 template <typename Config, int kWarps>

@@ -21,28 +21,6 @@
 
 namespace moebius::cuda::sm90 {
 
-// The codes that are decoded: kScale is the type of the scales that go into elements, f32 where
-// none do.
-template <Code kFormatCode, DType kScale = DType::kF32>
-struct Format {
-  static constexpr Code kCode = kFormatCode;
-  static constexpr bool kFolds = kCode == Code::kE2M1;
-  static constexpr int kVectorBytes = quant::device::vector_bytes(kCode);
-  static constexpr int kBlockShift = kScale == DType::kE8M0 ? 2 : 1;  // log2 of a block's vectors
-  static constexpr int kBlockBytes = kVectorBytes << kBlockShift;
-  static constexpr int kUnitVectors = static_cast<int>(quant::kDecodedUnit) / kVector;
-
-  static __device__ __forceinline__ uint4 decode(const DecodeArgs& p,
-                                                 uint64_t codes,
-                                                 uint8_t scale) {
-    if constexpr (kFolds) {
-      return decode_e2m1(static_cast<uint32_t>(codes), folded_pair<kScale>(scale));
-    } else {
-      return decode_vector<kCode, false>(codes, p.w.default_zero_point, 1.0f);
-    }
-  }
-};
-
 enum class Step : uint8_t { kDecoded, kSlotInUse, kNothingLeft };
 
 // Decodes units, by a whole warp.  A unit's codes are requested while the one before is decoded.
@@ -58,12 +36,9 @@ class Decoder {
     claim();
     unit_ = ptx::uniform(claimed_);
     if (lane_ == 0) {
-      visit_format([&](auto format) {
-        begin_requests<decltype(format)>(unit_);
-        for (int place = 0; place < Ring::kChunks; ++place) {
-          request<decltype(format)>(place);
-        }
-      });
+      for (int chunk = 0; chunk < Ring::kChunks; ++chunk) {
+        request(unit_, chunk, chunk);
+      }
     }
   }
 
@@ -78,9 +53,13 @@ class Decoder {
     }
     const int group = shared_.decoding.used[index];
     claim();
-    visit_format([&](auto format) {
-      decode<decltype(format)>(group, index % args_.slots, unit_ % per_group_);
-    });
+    if constexpr (Config::kIsScaled) {
+      decode<Code::kU4>(group, index % args_.slots);
+    } else if (args_.decode.w.code == Code::kE2M1) {
+      decode<Code::kE2M1>(group, index % args_.slots);
+    } else {
+      decode<Code::kI8>(group, index % args_.slots);
+    }
     // Boxes of any SM will read it.  A release covers only what comes before its fence, so that of
     // lane 0 follows the stores of all lanes.
     ptx::fence_proxy_async();
@@ -101,7 +80,6 @@ class Decoder {
 
  private:
   using Ring = typename Config::Codes;
-  static constexpr int kNone = -1;
   static constexpr int kUnit = quant::kDecodedUnit;
   static constexpr int kHeld = 4;  // vectors that a lane decodes at once
 
@@ -125,89 +103,68 @@ class Decoder {
     return is;
   }
 
-  // Calls visit with the Format of the weights.
-  template <typename Visit>
-  __device__ __forceinline__ void visit_format(const Visit& visit) {
-    if constexpr (Config::kIsScaled) {
-      visit(Format<Code::kU4>{});
-    } else if (args_.decode.w.code == Code::kI8) {
-      visit(Format<Code::kI8>{});
-    } else if (args_.decode.w.scale_dtype == DType::kE8M0) {
-      visit(Format<Code::kE2M1, DType::kE8M0>{});
-    } else {
-      visit(Format<Code::kE2M1, DType::kF8E4M3>{});
-    }
-  }
-
-  // The next chunks to request are those of `unit`, if there is such a unit.  By lane 0, as
-  // request().
-  template <typename F>
-  __device__ __forceinline__ void begin_requests(int unit) {
-    constexpr int kChunks = F::kUnitVectors * F::kVectorBytes / Ring::kChunkBytes;
-    next_chunk_ = kNone;
-    if (exists(unit)) {
-      const int group = args_.first_expert + shared_.decoding.used[index_of(unit)];
-      next_chunk_ = (group * per_group_ + unit % per_group_) * kChunks;
-    }
-  }
-  template <typename F>
-  __device__ __forceinline__ void request(int place) {
-    if (next_chunk_ == kNone) {
+  // Requests a chunk of a unit's codes, if there is such a unit, by lane 0.
+  __device__ __forceinline__ void request(int unit, int chunk, int place) {
+    if (!exists(unit)) {
       return;
     }
-    constexpr int kScales = F::kFolds ? Ring::kChunkBytes / F::kBlockBytes : 0;
     const DecodeArgs& p = args_.decode;
-    uint64_t* full = &ring_.full[place];
-    ptx::mbarrier_arrive_expect_tx(full, Ring::kChunkBytes + kScales);
-    ptx::bulk_load(ring_.codes[place], p.w.values + int64_t{next_chunk_} * Ring::kChunkBytes,
-                   Ring::kChunkBytes, full);
-    if constexpr (kScales > 0) {
-      ptx::bulk_load(ring_.scales[place],
-                     static_cast<const uint8_t*>(p.w.scale) + int64_t{next_chunk_} * kScales,
-                     kScales, full);
+    const int64_t group = args_.first_expert + shared_.decoding.used[index_of(unit)];
+    const int vectors = kChunkBytes / quant::device::vector_bytes(p.w.code);
+    const int64_t at =
+        (group * per_group_ + unit % per_group_) * (kUnit / kVector / vectors) + chunk;
+    const int num_scales = p.folds ? vectors >> p.block_shift : 0;
+    ptx::mbarrier_arrive_expect_tx(&ring_.full[place],
+                                   static_cast<uint32_t>(kChunkBytes + num_scales));
+    ptx::bulk_load(ring_.codes[place], p.w.values + at * kChunkBytes, kChunkBytes,
+                   &ring_.full[place]);
+    if (num_scales > 0) {
+      ptx::bulk_load(ring_.scales[place], static_cast<const uint8_t*>(p.w.scale) + at * num_scales,
+                     static_cast<uint32_t>(num_scales), &ring_.full[place]);
     }
-    ++next_chunk_;
   }
 
-  template <typename F>
-  __device__ __forceinline__ void decode(int group, int slot, int unit) {
-    constexpr int kVectors = Ring::kChunkBytes / F::kVectorBytes;  // of a chunk
-    constexpr int kChunks = F::kUnitVectors / kVectors;
-    static_assert(kChunks >= Ring::kChunks);
+  template <Code kCode>
+  __device__ __forceinline__ void decode(int group, int slot) {
+    constexpr int kBytes = quant::device::vector_bytes(kCode);
+    constexpr int kVectors = kChunkBytes / kBytes;
+    constexpr int kChunks = kUnit / kVector / kVectors;
+    constexpr bool kFolds = kCode == Code::kE2M1;
     const DecodeArgs& p = args_.decode;
+    const int unit = unit_ % per_group_;
     auto* to = reinterpret_cast<uint4*>(p.out) +
-               (int64_t{slot} * per_group_ + unit) * F::kUnitVectors + lane_;
+               (int64_t{slot} * per_group_ + unit) * (kUnit / kVector) + lane_;
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       ptx::mbarrier_wait_parity(&ring_.full[place_], parity_);
-      const uint8_t* codes = ring_.codes[place_] + lane_ * F::kVectorBytes;
-      const uint8_t* scales = ring_.scales[place_] + (lane_ >> F::kBlockShift);
+      const uint8_t* codes = ring_.codes[place_] + lane_ * kBytes;
+      const uint8_t* scale = ring_.scales[place_] + (lane_ >> p.block_shift);
+      const int scales_apart = kWarp >> p.block_shift;
 #pragma unroll 1
       for (int first = 0; first < kVectors; first += kHeld * kWarp) {
         // All are loaded first, since loads do not pass stores.
         uint64_t held[kHeld];
-        uint8_t scale[kHeld] = {};
+        uint8_t scales[kHeld] = {};
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          held[h] = quant::device::load_codes(F::kCode, codes + h * kWarp * F::kVectorBytes);
-          if constexpr (F::kFolds) {
-            scale[h] = scales[h * kWarp >> F::kBlockShift];
+          held[h] = quant::device::load_codes(kCode, codes + h * kWarp * kBytes);
+          if constexpr (kFolds) {
+            scales[h] = *scale;
+            scale += scales_apart;
           }
         }
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          to[h * kWarp] = F::decode(p, held[h], scale[h]);
+          to[h * kWarp] = decode_vector<kCode>(held[h], p.w.default_zero_point,
+                                               kFolds ? scale_of(p, scales[h]) : 1.0f);
         }
-        codes += kHeld * kWarp * F::kVectorBytes;
-        scales += kHeld * kWarp >> F::kBlockShift;
+        codes += kHeld * kWarp * kBytes;
         to += kHeld * kWarp;
       }
       __syncwarp();
       if (lane_ == 0) {
         ptx::fence_proxy_async_shared();  // all lanes have read what is overwritten next
-        if (chunk + Ring::kChunks == kChunks) {
-          begin_requests<F>(claimed_);
-        }
-        request<F>(place_);
+        const int ahead = chunk + Ring::kChunks;
+        request(ahead < kChunks ? unit_ : claimed_, ahead % kChunks, place_);
       }
       if (++place_ == Ring::kChunks) {
         place_ = 0;
@@ -242,9 +199,8 @@ class Decoder {
   Ring& ring_;
   int per_group_;
   int lane_ = static_cast<int>(ptx::lane());
-  int unit_ = 0;            // the unit to decode
-  int claimed_ = 0;         // in lane 0: the unit after it
-  int next_chunk_ = kNone;  // in lane 0: the chunk to request next
+  int unit_ = 0;     // the unit to decode
+  int claimed_ = 0;  // in lane 0: the unit after it
   int place_ = 0;
   uint32_t parity_ = 0;
 };

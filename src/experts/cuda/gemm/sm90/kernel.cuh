@@ -129,7 +129,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
       }
     } else if (args.a_rows != nullptr) {
       fill_copies<Config, kRowWarps>(args, shared, ring, warp - kConsumerWarps - 2);
-    } else if (Config::kHasBlockScales && warp == kConsumerWarps + 2) {
+    } else if (Config::kStagesHaveScales && warp == kConsumerWarps + 2) {
       fill_copies<Config, 1>(args, shared, ring, 0);
     } else if constexpr (Config::kDecodes) {
       decode_ahead(args, shared, warp - (kThreads / kWarp - Config::kDecoders));

@@ -36,65 +36,6 @@ struct BoxOfB {
   }
 };
 
-// Loads the scales of a tile's columns, where stages of scaled bf16 have them.
-template <typename Config>
-class ScaleLoads {
- public:
-  __device__ __forceinline__ ScaleLoads(const Args&, Shared<Config>&) {}
-  __device__ __forceinline__ int begin(const PlanOf<Config>&) { return 0; }
-  __device__ __forceinline__ void load(int /*stage*/) {}
-};
-template <typename Config>
-requires Config::kIsScaled class ScaleLoads<Config> {
- public:
-  __device__ __forceinline__ ScaleLoads(const Args& args, Shared<Config>& shared)
-      : args_(args), shared_(shared), parts_(scale_parts<Config>(args)) {}
-
-  // Returns the bytes that each load() brings.
-  __device__ __forceinline__ int begin(const PlanOf<Config>& plan) {
-    const Work& work = plan.work;
-    const int64_t groups = (args_.k + args_.scale_block - 1) / args_.scale_block;
-    from_ = args_.b_scale + work.group * groups * args_.n;
-    left_ = args_.scale_block;
-#pragma unroll
-    for (int box = 0; box < 2; ++box) {
-      columns_[box] = box_column<Config>(args_, work, box);
-      bytes_[box] = max(0, min(kBoxRowsB, args_.end_column - work.column - box * kBoxRowsB)) *
-                    static_cast<int>(sizeof(float));
-    }
-    return parts_ * (bytes_[0] + bytes_[1]);
-  }
-
-  // Loads those of one block of K after the other.
-  __device__ __forceinline__ void load(int stage) {
-    for (int part = 0; part < parts_; ++part) {
-#pragma unroll
-      for (int box = 0; box < 2; ++box) {
-        if (bytes_[box] > 0) {
-          ptx::bulk_load(&shared_.column_scale[stage][part][box * kBoxRowsB], from_ + columns_[box],
-                         static_cast<uint32_t>(bytes_[box]), &shared_.full[stage]);
-        }
-      }
-      left_ -= Config::kBlockElements / parts_;
-      if (left_ == 0) {
-        left_ = args_.scale_block;
-        from_ += args_.n;
-      }
-    }
-  }
-
- private:
-  static_assert(offsetof(Shared<Config>, column_scale) % 16 == 0, "bulk copies are aligned");
-
-  const Args& args_;
-  Shared<Config>& shared_;
-  int parts_;
-  const float* from_ = nullptr;
-  int left_ = 0;  // how much of K has these scales
-  int columns_[2];
-  int bytes_[2];
-};
-
 // The map with boxes of the width that a tile has.
 template <typename Config>
 __device__ __forceinline__ const CUtensorMap* map_of_b(const Args& args, const Work& work) {
@@ -162,7 +103,6 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
   const int blocks = num_blocks<Config>(args);
   const uint64_t evict_first = ptx::evict_first();
   Plans<Config> plans(shared);
-  ScaleLoads<Config> scales(args, shared);
   PlanOf<Config> plan = plans.next();
   if (!Config::kDecodes && args.settled_groups && plan.work.num_rows > 0) {
     prefetch_b<Config>(args, plan, rank);
@@ -178,8 +118,7 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
     if (args.a_rows != nullptr) {
       plan.boxes = 0;  // fill_copies brings rows
     }
-    const int bytes = plan.boxes * kBoxBytesA + 2 * box_columns<Config>(plan.work) * kBlockBytes +
-                      scales.begin(plan);
+    const int bytes = plan.boxes * kBoxBytesA + 2 * box_columns<Config>(plan.work) * kBlockBytes;
     for (int block = 0; block < blocks; ++block) {
       ring.await_empty();
       if (block == 0) {
@@ -187,7 +126,6 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
       }
       ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage], static_cast<uint32_t>(bytes));
       load_stage(args, ring, plan, rank, block * Config::kBlockElements, evict_first);
-      scales.load(ring.stage);
       ring.advance();
     }
   }

@@ -29,11 +29,12 @@ inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kRowWarps = 2;  // warps that copy rows of a named one by one
 inline constexpr int kClusterSize = 2;
 
-// A decoding warp's chunks of codes, with the scales of their blocks; it requests a chunk at once.
-template <int kNumChunks, int kBytes>
+inline constexpr int kChunkBytes = 2048;  // codes that a decoding warp requests at once
+
+// A decoding warp's chunks of codes, with the scales of their blocks.
+template <int kNumChunks>
 struct alignas(16) CodeRing {
   static constexpr int kChunks = kNumChunks;
-  static constexpr int kChunkBytes = kBytes;
   uint8_t codes[kChunks][kChunkBytes];
   uint8_t scales[kChunks][kChunkBytes / 8];
   uint64_t full[kChunks];
@@ -45,13 +46,13 @@ struct Config {
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
   static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
+  static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;
   // Scales of columns may be in 16 bits.
   static constexpr bool kTakesNarrowScales = kOperands == Operands::kF8E4M3 || kIsInt8;
-  // The warps of a CTA that decode weights, whose codes have the shared memory that is left.
+  // The warps of a CTA that decode weights, as far as shared memory has room for their codes.
   static constexpr bool kDecodes = kDecoding;
-  static constexpr int kDecoders = kDecodes ? 3 : 0;
-  using Codes = CodeRing<kIsScaled ? 3 : 2, kIsScaled ? 2048 : 4096>;
-  static constexpr int kMostGroups = kDecodes ? quant::kMostDecodedAhead : kMaxGroups;
+  static constexpr int kDecoders = !kDecodes ? 0 : kIsScaled ? 2 : 3;
+  using Codes = CodeRing<kIsScaled ? 2 : 3>;
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;
@@ -67,7 +68,7 @@ struct Config {
   static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
   // The threads of a CTA that fill stages: one for boxes, and whole warps for what threads copy.
   static __device__ __forceinline__ int filling_threads(const Args& args) {
-    return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kHasBlockScales ? 1 : 0);
+    return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kStagesHaveScales ? 1 : 0);
   }
 };
 
@@ -140,9 +141,9 @@ struct Shared {
   PlanOf<Config> plan;  // of the next tile
   int item;             // in rank 1
   int cuts_items;       // 1: each item is cut into two
-  int first_items[Config::kMostGroups + 1];
-  int group_begin[Config::kMostGroups];
-  int group_rows[Config::kMostGroups];
+  int first_items[kMaxGroups + 1];
+  int group_begin[kMaxGroups];
+  int group_rows[kMaxGroups];
   // Each warp's largest magnitude of a row, for small tiles whose rows get scales; used in turn.
   float row_max[2][Config::kFindsScales ? kSmallRows : 1][kConsumerWarps];
   Decoding<Config, Config::kDecodes> decoding;
