@@ -247,6 +247,10 @@ class Experts {
   // Returns what apply() needs for `rows` rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
+  // Returns what SlotOrder::first_weights should be for a call of so many rows; undefined: nothing,
+  // since nobody should fetch weights ahead.
+  virtual Tensor first_weights(int64_t /*rows*/) const { return {}; }
+
   // Writes output, which has the shape and dtype of workspace(rows) and may not alias x.  The call
   // may overwrite `intermediate` and scratch, which have at least the elements and bytes that
   // workspace(rows) asks for; scratch is at a multiple of 256 bytes.

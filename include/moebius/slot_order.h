@@ -21,6 +21,11 @@ struct SlotOrder {
   // [E], local index or -1, by which the order is made; undefined: ids are local.
   Tensor expert_map = {};
 
+  // The weights that experts read first, a view of them of any shape; undefined: none.  Whoever
+  // makes the order may fetch them to the L2 cache meanwhile, and the experts read on accordingly.
+  // Results do not depend on it.
+  Tensor first_weights = {};
+
   // The rest is written by whoever makes the order.  Rows of local expert e are
   // [expert_offsets[e], expert_offsets[e + 1]), sorted by slot.
   Tensor expert_offsets = {};  // [L + 1]; the last is R

@@ -23,6 +23,9 @@ void expect_order(const SlotOrder& order,
   expect_part(order.row_of_slot, {num_tokens, topk}, "row_of_slot of an order");
   expect_part(order.token_of_row, {num_tokens * topk}, "token_of_row of an order");
   expect_part(order.counters, {2}, "counters of an order");
+  if (order.first_weights) {
+    expect_on(order.first_weights, device, "first_weights of an order");
+  }
 }
 
 }  // namespace moebius

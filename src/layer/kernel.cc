@@ -122,6 +122,7 @@ SlotOrder ModularKernel::State::room_for_order(const KernelInput& input,
                                       {{2}, DType::kI32}});
   loads.begin(1, context.stream);
   return {.expert_map = map_of(input),
+          .first_weights = experts->first_weights(num_tokens),
           .expert_offsets = expert_offsets,
           .expert_counts = loads.of(0),
           .row_of_slot = row_of_slot,

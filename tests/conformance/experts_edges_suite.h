@@ -146,6 +146,9 @@ TEST_P(ExpertsContract, AnOrderIsTakenByThoseWhoSaySo) {
   SlotOrder order = order_of(p, place);
   input.order = &order;
   EXPECT_TRUE(same_bits(apply(*experts, input, place.stream), expected));
+  order.first_weights = place.take(Tensor::zeros({16}, DType::kU8));  // experts fetch what follows
+  order.counters = place.take(Tensor::zeros({2}, DType::kI32));
+  EXPECT_TRUE(same_bits(apply(*experts, input, place.stream), expected));
   order.row_of_slot = order.token_of_row;
   EXPECT_THROW(apply(*experts, input, place.stream), InvalidArgument);
 }

@@ -94,6 +94,31 @@ TEST(GemmPlan, WeightsOfTheFewestRowsMakeRoomInL2) {
   }
 }
 
+TEST(GemmPlan, WeightsOfBf16AreFetchedAheadWhereMostGroupsHaveFewRows) {
+  const auto fetches = [](const GemmDesc& desc, int64_t rows) {
+    return choose_gemm(desc, gpu_of(9), rows).fetches_ahead;
+  };
+  const GemmDesc desc = plain(DType::kBF16);
+  for (const int64_t rows : {kGroups / 4, int64_t{kGroups}, 64 * kGroups}) {
+    EXPECT_TRUE(fetches(desc, rows)) << rows << " rows";
+    EXPECT_FALSE(fetches(fp8_blocks(), rows));
+    EXPECT_FALSE(choose_gemm(desc, gpu_of(8), rows).fetches_ahead);
+  }
+  EXPECT_FALSE(fetches(desc, kGroups / 4 - 1));
+  EXPECT_FALSE(fetches(desc, 64 * kGroups + 1));
+  GemmDesc large = desc;
+  large.weights.n = (int64_t{1} << 29) / kGroups / large.weights.k;
+  EXPECT_TRUE(fetches(large, kGroups));
+  large.weights.n *= 2;
+  EXPECT_FALSE(fetches(large, kGroups)) << "2 GiB of weights";
+  GemmDesc small = desc;
+  small.weights.n = (int64_t{1} << 26) / (2 * kGroups * kK) - 64;
+  EXPECT_FALSE(fetches(small, kGroups)) << "weights that L2 holds";
+  GemmDesc fetched = desc;
+  fetched.is_fetched = true;
+  EXPECT_TRUE(choose_gemm(fetched, gpu_of(9), kGroups).evicts_weights);
+}
+
 // For any number of rows.
 TEST(GemmPlan, Fp8WithScalesOfRowsAndColumnsIsMultipliedAsCodes) {
   for (const RowScales rows : {RowScales::kPerRow, RowScales::kPerGroup, RowScales::kAll}) {

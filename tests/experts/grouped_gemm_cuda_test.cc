@@ -128,7 +128,8 @@ class Sm90GroupedGemmTest : public HopperTest {
     const GroupedGemm host = make_operands(p, seed);
     const Tensor out = run_on_gpu(host, Stream::cuda(0), num_sms);
     expect_products(p, host, out);
-    // The result is the same when any free cluster takes the next item, twice.
+    // The result is the same when any free cluster takes the next item and weights are fetched
+    // ahead, twice.
     const Stream stream = Stream::cuda(0);
     const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
     for (int round = 0; round < 2; ++round) {

@@ -131,6 +131,10 @@ Tensor run_on_gpu(const GroupedGemm& host,
   GroupedGemm gemm = on_gpu(host, stream);
   gemm.num_sms = num_sms;
   gemm.next_item = next_item;
+  if (next_item) {  // some weights have been fetched, and others are
+    gemm.fetch = FetchAhead::of(gemm.b, 16, gemm.b.nbytes());
+    gemm.evicts_b = true;
+  }
   const Support support = sm90_grouped_gemm_supports(gemm);
   EXPECT_TRUE(support) << support.reason;
   sm90_grouped_gemm(gemm, stream);

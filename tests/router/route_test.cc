@@ -61,7 +61,9 @@ struct Routed {
     out.weights = room({tokens, topk}, DType::kF32);
     if (with_order) {
       const int64_t experts = p.num_local_experts > 0 ? p.num_local_experts : p.config.num_experts;
+      const Tensor weights = room({100'000}, DType::kU8);
       order = {.expert_map = place.take(p.expert_map),
+               .first_weights = weights.slice(1, weights.numel()),  // at no multiple of 16 bytes
                .expert_offsets = room({experts + 1}, DType::kI32),
                .expert_counts = room({experts}, DType::kI32),
                .row_of_slot = room({tokens, topk}, DType::kI32),

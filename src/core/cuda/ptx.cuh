@@ -372,6 +372,10 @@ __device__ __forceinline__ void tensor_load_multicast(
       : "memory");
 }
 
+// Prefetches to L2; address and bytes are multiples of 16.
+__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // These prefetch a box to L2.
 __device__ __forceinline__ void tensor_prefetch(const void* map, int x, int y) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x),

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/cuda/fetch_ahead.h"
 #include "core/cuda/slot_order.h"
 #include "core/cuda/words.h"
 #include "core/scratch.h"
@@ -40,6 +41,10 @@
 namespace moebius::cuda {
 
 namespace {
+
+// Bytes of weights that are fetched ahead.  Together they stay in an L2 of 50 MB.
+constexpr int64_t kFetchedByRouter = int64_t{16} << 20;
+constexpr int64_t kFetchedByGemm1 = int64_t{24} << 20;
 
 Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
@@ -78,6 +83,14 @@ class CudaExperts final : public ExpertsBase {
     traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
                                   !a1_.needs_groups() &&
                                   (plan1.takes_arrivals() || plan1.decodes_ahead);
+  }
+
+  Tensor first_weights(int64_t rows) const override {
+    if (!traits_.takes_order || !row_plan(rows, 0)->gemm1.fetches_ahead) {
+      return {};
+    }
+    const Tensor all = w1_.values.view({w1_.values.numel()});
+    return all.slice(0, std::min(all.numel(), kFetchedByRouter * 8 / bits(all.dtype())));
   }
 
  private:
@@ -188,13 +201,19 @@ class CudaExperts final : public ExpertsBase {
     return desc;
   }
   GemmDesc gemm2_desc() const { return desc_of_gemm(a2_, w2_); }
-  ExpertGemm gemm_of(const RowOperand& a,
+  ExpertGemm gemm_of(const Call& call,
+                     const RowOperand& a,
                      const WeightOperand& w,
-                     const RowGroups& rows,
                      const Tensor& out,
                      const Tensor& decoded) const {
-    ExpertGemm gemm{a, &w, rows, out};
+    ExpertGemm gemm{a, &w, call.rows, out};
+    const SlotOrder* order = call.input.order;
+    gemm.is_fetched = order != nullptr && order->first_weights;
+    if (gemm.is_fetched && &w == &w1_) {
+      gemm.fetch = FetchAhead::of(w1_.values, order->first_weights.nbytes(), kFetchedByGemm1);
+    }
     gemm.decoded = decoded;
+    gemm.expected_rows = call.buffers.expected;
     gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
     gemm.forced = forced_;
     return gemm;
@@ -204,8 +223,7 @@ class CudaExperts final : public ExpertsBase {
     const CallBuffers& buffers = call.buffers;
     RowOperand activated;
     activated.values = buffers.act;
-    ExpertGemm gemm = gemm_of(x, w1_, call.rows, {}, buffers.w1_decoded);
-    gemm.expected_rows = buffers.expected;
+    const ExpertGemm gemm = gemm_of(call, x, w1_, {}, buffers.w1_decoded);
     return {gemm, desc_.activation, buffers.fuses_codes ? &a2_.spec() : nullptr,
             buffers.fuses_codes ? buffers.hidden : activated};
   }
@@ -229,9 +247,7 @@ class CudaExperts final : public ExpertsBase {
       const GemmPlan plan = plan_of(activated_gemm(call, indexed));
       return {plan.activates && plan.takes_index(), plan.activates && plan.takes_arrivals()};
     }
-    ExpertGemm gemm = gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded);
-    gemm.expected_rows = buffers.expected;
-    const GemmPlan plan = plan_of(gemm);
+    const GemmPlan plan = plan_of(gemm_of(call, indexed, w1_, buffers.gemm1, buffers.w1_decoded));
     return {plan.takes_index(), plan.takes_arrivals()};
   }
 
@@ -424,10 +440,9 @@ class CudaExperts final : public ExpertsBase {
                 int max_sms) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     const auto multiply = [&](const Tensor& to) {
-      ExpertGemm gemm = gemm_of(a, by.w, call.rows, to, by.decoded);
+      ExpertGemm gemm = gemm_of(call, a, by.w, to, by.decoded);
       gemm.next_item = call.buffers.next_item;
       gemm.max_sms = max_sms;
-      gemm.expected_rows = call.buffers.expected;
       gemm.first_column = columns.first;
       gemm.num_columns = columns.num;
       run_expert_gemm(gemm, call.stream);

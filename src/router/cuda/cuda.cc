@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/cuda/check.h"
+#include "core/cuda/fetch_ahead.h"
 #include "core/cuda/slot_order.h"
 #include "router/cuda/logits.h"
 #include "router/cuda/select.h"
@@ -70,7 +71,12 @@ class Cuda final : public Impl {
   // are ordered by kernels of their own.
   void route(const Tensor& hidden, const RouteOutput& out, const Stream& stream) const override {
     const cuda::DeviceGuard guard(stream);
-    launch_logits_of(logits_args(hidden, out.logits), stream);
+    LogitsArgs logits = logits_args(hidden, out.logits);
+    if (out.order != nullptr && out.order->first_weights) {
+      const Tensor& weights = out.order->first_weights;
+      logits.fetch = cuda::FetchAhead::of(weights, 0, weights.nbytes());
+    }
+    launch_logits_of(logits, stream);
     SelectArgs args = select_args(out.logits, out.ids, out.weights);
     if (out.order == nullptr) {
       launch_select(args, cuda::as_stream(stream));

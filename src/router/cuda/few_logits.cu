@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/cuda/device.h"
+#include "core/cuda/fetch_ahead.cuh"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/ftz.cuh"
 #include "core/cuda/launch.cuh"
@@ -129,6 +130,15 @@ __device__ __forceinline__ void widen_unit(const uint4& unit, float (&v)[kUnit])
   cuda::widen(cuda::Raw8<T>{{unit}}, v);
 }
 
+// Fetches the block's share of one of the stages, so that requests are spread over the kernel.
+__device__ __forceinline__ void fetch_share(const cuda::FetchAhead& fetch, int stage, int stages) {
+  const auto blocks = static_cast<int>(gridDim.x * gridDim.y);
+  const auto block = static_cast<int>(blockIdx.x + gridDim.x * blockIdx.y);
+  for (int unit = stage * blocks + block; unit < fetch.units; unit += stages * blocks) {
+    cuda::fetch_unit(fetch, unit);
+  }
+}
+
 template <typename Shape, typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     few_logits_kernel(const __grid_constant__ LogitsArgs a) {
@@ -176,6 +186,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       loader.load(int64_t{next} * Shape::kDepth, shared.stages[next % Shape::kStages]);
     }
     ptx::copy_async_commit();
+    if (a.fetch.units > 0 && threadIdx.x == 0) {
+      fetch_share(a.fetch, s, num_stages);
+    }
     if (s > 0 && own < Shape::kLogits) {
       add_sums();
     }

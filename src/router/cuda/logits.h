@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/fetch_ahead.h"
 #include "moebius/dtype.h"
 
 namespace moebius::router {
@@ -22,6 +23,8 @@ struct LogitsArgs {
   int64_t num_experts;
   int64_t depth;  // H
   float* out;     // [T, E]
+  // Of what follows, for the kernel of few tokens to fetch; the others fetch nothing.
+  cuda::FetchAhead fetch = {};
 };
 // Whether rows can be loaded in units of 16 bytes.
 bool has_aligned_rows(const LogitsArgs& args);

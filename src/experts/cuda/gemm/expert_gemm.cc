@@ -89,8 +89,10 @@ GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
   GroupedGemm out;
   out.b = w.values;
+  out.fetch = gemm.fetch;
   out.evicts_b = plan.evicts_weights;
-  out.b_maps = w.maps != nullptr && !plan.decodes() ? &w.maps->sm90 : nullptr;
+  out.b_maps =
+      w.maps != nullptr && !plan.decodes() ? &w.maps->of(plan.evicts_weights).sm90 : nullptr;
   if (gemm.a.values.dtype() == DType::kI8 || plan.fp8 == Fp8Scales::kRowsAndColumns) {
     set_row_and_column_scales(gemm, out);
   } else if (plan.decodes()) {
@@ -191,9 +193,9 @@ GemmPlan plan_of_desc(const GemmDesc& desc, const ExpertGemm& gemm) {
 
 }  // namespace
 
-WeightMaps::WeightMaps(const Tensor& values)
-    : thin(values.dtype() == DType::kBF16 ? thin_map(values) : CUtensorMap{}),
-      sm90(column_maps(values)) {}
+WeightMaps::ByLines::ByLines(const Tensor& values, Lines lines)
+    : thin(values.dtype() == DType::kBF16 ? thin_map(values, lines) : CUtensorMap{}),
+      sm90(column_maps(values, lines)) {}
 
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   const int sms = num_sms(device_index);
@@ -232,6 +234,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
   desc.may_decode = gemm.decoded && desc.weights.format &&
                     gemm.decoded.numel() >= decoded_group_elements(desc.weights);
   desc.must_decode = desc.may_decode;
+  desc.is_fetched = gemm.is_fetched;
   desc.forced = gemm.forced;
   desc.decodes_ahead = gemm.decodes_ahead;
   desc.num_rows = desc.weights.k > 0 ? a.values.numel() / desc.weights.k : 0;

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "core/cuda/fetch_ahead.h"
 #include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/cuda/gemm/tensor_map.h"
 #include "experts/cuda/rows/row_groups.h"
@@ -39,10 +40,18 @@ struct RowOperand {
 // Tensor maps of weights that kThin and kSm90 read as they lie.  They depend on addresses and sizes
 // alone, and encoding one takes the host 0.12 us, so experts make them once.
 struct WeightMaps {
-  CUtensorMap thin;  // of bf16
-  ColumnMaps sm90;
+  struct ByLines {
+    CUtensorMap thin;  // of bf16
+    ColumnMaps sm90;
 
-  explicit WeightMaps(const Tensor& values);
+    ByLines(const Tensor& values, Lines lines);
+  };
+  ByLines pairs;
+  ByLines single;
+
+  explicit WeightMaps(const Tensor& values)
+      : pairs(values, Lines::kPairs), single(values, Lines::kSingle) {}
+  const ByLines& of(bool evicts) const { return evicts ? single : pairs; }
 };
 
 struct WeightOperand {
@@ -69,6 +78,10 @@ struct ExpertGemm {
   // See GroupedGemm.  Unless GemmPlan::takes_columns(), all columns are computed.
   int64_t first_column = 0;
   int64_t num_columns = 0;
+  // For kThin and kSm90: what the kernel fetches of its weights while it waits for the sizes of
+  // groups.  is_fetched: see GemmDesc.
+  FetchAhead fetch = {};
+  bool is_fetched = false;
   std::optional<Multiplier> forced = std::nullopt;   // see GemmDesc
   std::optional<bool> decodes_ahead = std::nullopt;  // see GemmDesc
 };
@@ -107,6 +120,6 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);
 
 // How thin_gemm() finds boxes of weights, see WeightMaps.
-CUtensorMap thin_map(const Tensor& weights);
+CUtensorMap thin_map(const Tensor& weights, Lines lines);
 
 }  // namespace moebius::cuda

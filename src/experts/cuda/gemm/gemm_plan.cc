@@ -234,6 +234,14 @@ bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
          decoded_ahead_slots(w, plan.decoded_elements) >= kLeastDecodedSlots;
 }
 
+// Whether fetching weights ahead pays for kernels that read them as they lie.
+bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
+  const int64_t bytes = w.num_groups * w.n * w.k * int64_t{sizeof(BFloat16)};
+  return !w.format && w.dtype == DType::kBF16 && bytes >= kLeastFetchedFrom &&
+         bytes <= kMostFetchedFrom && kFetchingGroups * expected_rows >= w.num_groups &&
+         expected_rows <= kMostFetchedRows * w.num_groups;
+}
+
 }  // namespace
 
 std::string_view name(Multiplier multiplier) {
@@ -254,7 +262,8 @@ std::optional<Multiplier> forced_multiplier() {
 
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {
   GemmPlan plan;
-  plan.evicts_weights = expected_rows <= desc.weights.num_groups / kEvictingGroups;
+  plan.evicts_weights =
+      desc.is_fetched || expected_rows <= desc.weights.num_groups / kEvictingGroups;
   bool decodes = can_be_decoded(desc) && has_sizes_of_sm90(desc.weights, gpu);
   if (decodes) {
     plan.decodes_from = decodes_from(desc, gpu);
@@ -297,6 +306,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     const Refusal refusal = refusal_of(Multiplier::kThin);
     if (refusal == nullptr) {
       plan.multiplier = Multiplier::kThin;
+      plan.fetches_ahead = pays_to_fetch(desc.weights, expected_rows);
       plan.activates = desc.activation && refusal_of_sm90(desc, gpu, decodes) == nullptr;
       return plan;
     }
@@ -315,6 +325,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
       }
       if (multiplier == Multiplier::kSm90) {
         plan.fp8 = fp8_scales(desc);
+        plan.fetches_ahead = pays_to_fetch(desc.weights, expected_rows);
       }
       if (decodes && multiplier == Multiplier::kSm90) {
         const WeightFacts& w = desc.weights;

@@ -84,6 +84,8 @@ struct GemmDesc {
   bool may_decode = true;         // there is room for decoded weights
   // That room was given because decoding pays, so decoding does not depend on rows any more.
   bool must_decode = false;
+  // Weights of this call were fetched to L2 ahead (GemmPlan::fetches_ahead).
+  bool is_fetched = false;
   std::optional<Multiplier> forced = std::nullopt;
   // Whether weights are decoded ahead where they can be; nullopt: where that pays.
   std::optional<bool> decodes_ahead = std::nullopt;
@@ -125,8 +127,12 @@ struct GemmPlan {
   // The number of rows of all groups from which weights in codes are decoded; 0: that does not
   // depend on rows.
   int64_t decodes_from = 0;
-  // For kThin and kSm90: lines of weights are the first to make room in L2.
+  // For kThin and kSm90: lines of weights are the first to make room in L2, so that those that were
+  // fetched ahead, or rows, stay.
   bool evicts_weights = false;
+  // It pays that weights are fetched to L2 before the sizes of groups are known, if something else
+  // runs until then (SlotOrder::first_weights).
+  bool fetches_ahead = false;
   std::string_view reason;  // why the faster kernels refuse; empty: there is none
 
   bool decodes() const { return decoded_elements > 0; }
@@ -151,6 +157,15 @@ inline constexpr int64_t kDecodedAheadRows = 768;
 // With one row for so many groups or more, it pays that weights make room in L2: a token of
 // Qwen3-30B-A3B took 42 instead of 46 us, but 16 tokens 230 instead of 226.
 inline constexpr int64_t kEvictingGroups = 8;
+
+// Weights in bf16 are fetched ahead where those of all groups are more than L2 holds and at most so
+// many bytes, since reading on with evicts_weights takes 2 % longer and the fetch saves the same time
+// whatever there is to read; from one row for so many groups on, since with fewer most of what is
+// fetched is not used; and up to a mean of so many rows per group.
+inline constexpr int64_t kLeastFetchedFrom = int64_t{1} << 26;
+inline constexpr int64_t kMostFetchedFrom = int64_t{1} << 30;
+inline constexpr int64_t kFetchingGroups = 4;
+inline constexpr int64_t kMostFetchedRows = 64;
 
 // More rows than any threshold.
 inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();

@@ -7,6 +7,7 @@
 // all of it.
 #pragma once
 
+#include "core/cuda/fetch_ahead.h"
 #include "experts/cuda/gemm/tensor_map.h"
 #include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
@@ -31,7 +32,7 @@ struct GroupedGemm {
   // [M, 1] or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
-  // column_maps(b), where they exist already.
+  // column_maps(b), by the lines that evicts_b wants, where they exist already.
   const ColumnMaps* b_maps = nullptr;
   // f32, optional.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)], for bf16 [G, ceil(K / block), N]:
   // sums of a block are multiplied by it and added up in f32.
@@ -59,6 +60,7 @@ struct GroupedGemm {
   // group_offsets or group_counts were complete before the kernel ahead in the stream began.  So
   // this kernel may begin while that one ends (core/cuda/launch.cuh).
   bool settled_groups = false;
+  FetchAhead fetch = {};  // is fetched while the kernel waits for the sizes of groups
   bool evicts_b = false;  // see GemmPlan::evicts_weights
   int num_sms = 0;        // the most blocks, one per SM (two at least); 0: all
   // i32 [2], optional: balances groups of uneven size.  It must be zeros before the first call, and
@@ -75,7 +77,7 @@ struct GroupedGemm {
 // The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
 // added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
-ColumnMaps column_maps(const Tensor& b);
+ColumnMaps column_maps(const Tensor& b, Lines lines);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 
 }  // namespace moebius::cuda

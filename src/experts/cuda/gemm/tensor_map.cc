@@ -35,7 +35,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 CUtensorMap make_tensor_map(const void* data,
                             CUtensorMapDataType type,
                             CUtensorMapSwizzle swizzle,
-                            std::initializer_list<MapDim> dims) {
+                            std::initializer_list<MapDim> dims,
+                            Lines lines) {
   const cuuint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2 : 1;
   cuuint64_t sizes[5];
   cuuint64_t strides[5];
@@ -50,7 +51,9 @@ CUtensorMap make_tensor_map(const void* data,
   const CUresult result =
       encode_function()(&map, type, static_cast<cuuint32_t>(dims.size()), const_cast<void*>(data),
                         sizes, strides + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                        lines == Lines::kPairs ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                               : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw CudaError(fmt::format("cuTensorMapEncodeTiled of {} x {}: error {}", sizes[1], sizes[0],
                                 static_cast<int>(result)));

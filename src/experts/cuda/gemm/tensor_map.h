@@ -23,11 +23,19 @@ struct MapDim {
   int box;
 };
 
+// What a miss brings to L2: a line of 128 bytes, or two neighbours.  Pairs are read faster, but not
+// where lines are the first to make room, since the second may have gone before it is read.
+enum class Lines : uint8_t { kPairs, kSingle };
+constexpr Lines lines_of(bool evicts) {
+  return evicts ? Lines::kSingle : Lines::kPairs;
+}
+
 // `dims` has the innermost dimension first.  Elements outside the tensor are zeros.  Throws
 // CudaError where the driver refuses the map, and Unsupported where it makes none.
 CUtensorMap make_tensor_map(const void* data,
                             CUtensorMapDataType type,
                             CUtensorMapSwizzle swizzle,
-                            std::initializer_list<MapDim> dims);
+                            std::initializer_list<MapDim> dims,
+                            Lines lines = Lines::kPairs);
 
 }  // namespace moebius::cuda

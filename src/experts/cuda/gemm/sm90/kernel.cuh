@@ -5,6 +5,7 @@
 // what.
 #pragma once
 
+#include "core/cuda/fetch_ahead.cuh"
 #include "experts/cuda/gemm/sm90/consume.cuh"
 #include "experts/cuda/gemm/sm90/copies.cuh"
 #include "experts/cuda/gemm/sm90/decoder.cuh"
@@ -137,6 +138,12 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     __syncwarp();
   } else {
     ptx::more_registers<Config::kConsumerRegisters>();
+    if (args.fetch.units > 0 && warp == 0) {
+      if (ptx::elect_one()) {
+        fetch_at_a_pace(args.fetch);
+      }
+      __syncwarp();
+    }
     ptx::await_kernel_before();
     Consumer<Config>(args, shared).run();
   }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/fetch_ahead.h"
 #include "experts/cuda/gemm/dequant/decode_args.h"
 #include "experts/cuda/gemm/sm90/schedule.h"
 #include "moebius/dtype.h"
@@ -64,7 +65,8 @@ struct Args {
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec
   const int32_t* offsets;   // either these or counts; the others are nullptr
   const int32_t* counts;
-  bool evicts_b;         // see GroupedGemm
+  FetchAhead fetch;      // see GroupedGemm
+  bool evicts_b;         // the same
   bool settled_groups;   // the same
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;        // nullptr, or two zeros; the kernel leaves zeros

@@ -30,25 +30,29 @@ int block_elements(const Tensor& tensor) {
 }
 
 // `dims` has the innermost dimension first, whose box is kBlockBytes wide.
-CUtensorMap make_map(const Tensor& tensor, std::initializer_list<MapDim> dims) {
+CUtensorMap make_map(const Tensor& tensor,
+                     std::initializer_list<MapDim> dims,
+                     Lines lines = Lines::kPairs) {
   return make_tensor_map(tensor.raw(),
                          tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                         : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                         CU_TENSOR_MAP_SWIZZLE_128B, dims);
+                         CU_TENSOR_MAP_SWIZZLE_128B, dims, lines);
 }
 
 CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows) {
   return make_map(a, {{k, 1, block_elements(a)}, {num_rows, k, box_rows}});
 }
 
-CUtensorMap map_of_b(const Tensor& b, int box_rows) {
+CUtensorMap map_of_b(const Tensor& b, int box_rows, Lines lines) {
   const int64_t k = b.dim(2);
   constexpr int kInOrder = sm90::kColumnsInOrder;
-  return make_map(b, {{k, 1, block_elements(b)},
-                      {2, k, 2},
-                      {4, 8 * k, 4},
-                      {4, 2 * k, 4},
-                      {b.numel() / k / kInOrder, kInOrder * k, box_rows / kInOrder}});
+  return make_map(b,
+                  {{k, 1, block_elements(b)},
+                   {2, k, 2},
+                   {4, 8 * k, 4},
+                   {4, 2 * k, 4},
+                   {b.numel() / k / kInOrder, kInOrder * k, box_rows / kInOrder}},
+                  lines);
 }
 
 std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
@@ -163,8 +167,8 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   return Support::yes();
 }
 
-ColumnMaps column_maps(const Tensor& b) {
-  return {map_of_b(b, sm90::kBoxRowsB), map_of_b(b, sm90::kNarrowColumns / 2)};
+ColumnMaps column_maps(const Tensor& b, Lines lines) {
+  return {map_of_b(b, sm90::kBoxRowsB, lines), map_of_b(b, sm90::kNarrowColumns / 2, lines)};
 }
 
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
@@ -193,7 +197,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_values = gemm.a.raw();
   args.arrivals = gemm.arrivals;
   args.first_expert = static_cast<int>(gemm.first_expert);
-  const ColumnMaps b_maps = gemm.b_maps != nullptr ? *gemm.b_maps : column_maps(gemm.b);
+  const ColumnMaps b_maps =
+      gemm.b_maps != nullptr ? *gemm.b_maps : column_maps(gemm.b, lines_of(gemm.evicts_b));
   args.b = b_maps.wide;
   args.b_narrow = b_maps.narrow;
   args.a_scale = data_or_null<const float>(gemm.a_scale);
@@ -215,6 +220,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.power_of_two_scale = gemm.power_of_two_scale;
   args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
   args.counts = data_or_null<const int32_t>(gemm.group_counts);
+  args.fetch = gemm.fetch;
   args.evicts_b = gemm.evicts_b;
   args.settled_groups = gemm.settled_groups;
   args.lets_next_begin = gemm.num_sms == 0 && gemm.arrivals.words == nullptr;

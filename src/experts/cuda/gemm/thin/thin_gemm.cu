@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "core/cuda/device.h"
+#include "core/cuda/fetch_ahead.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
 #include "core/cuda/ptx.cuh"
@@ -59,6 +60,7 @@ struct Args {
   bool activates;        // out has N / 2 columns
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;        // as in GroupedGemm; nullptr: warps take items by turns
+  FetchAhead fetch;      // see ExpertGemm
   bool evicts_weights;   // see GemmPlan
   RowGroups rows;
   int n;
@@ -406,6 +408,10 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
     ptx::fence_proxy_async_shared();
   }
   if (!args.rows.settled) {
+    if (args.fetch.units > 0 && threadIdx.x == kThreads - 1) {
+      fetch_at_a_pace(args.fetch);
+    }
+    __syncwarp();
     ptx::await_kernel_before();
   }
   find_tiles(args.rows, shared);
@@ -415,12 +421,12 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
 }  // namespace
 }  // namespace thin
 
-CUtensorMap thin_map(const Tensor& weights) {
+CUtensorMap thin_map(const Tensor& weights, Lines lines) {
   using namespace thin;
   const int64_t k = weights.dim(2);
   return make_tensor_map(weights.raw(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                          CU_TENSOR_MAP_SWIZZLE_128B,
-                         {{k, 1, kStep}, {weights.dim(0) * weights.dim(1), k, kBoxColumns}});
+                         {{k, 1, kStep}, {weights.dim(0) * weights.dim(1), k, kBoxColumns}}, lines);
 }
 
 void thin_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& on) {
@@ -430,8 +436,10 @@ void thin_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& on) {
   const GemmArgs common = gemm_args(gemm);
   const Tensor& w = gemm.w->values;
   Args args{};
+  args.fetch = gemm.fetch;
   args.evicts_weights = plan.evicts_weights;
-  args.w = gemm.w->maps != nullptr ? gemm.w->maps->thin : thin_map(w);
+  args.w = gemm.w->maps != nullptr ? gemm.w->maps->of(plan.evicts_weights).thin
+                                   : thin_map(w, lines_of(plan.evicts_weights));
   args.a = gemm.a.values.data<BFloat16>();
   args.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
   args.bias = common.bias;
