@@ -76,6 +76,7 @@ Multiplier of(const GemmDesc& desc, int64_t rows = kManyRows, int major = 9) {
 
 TEST(GemmPlan, OperandsOfWgmmaTakeSm90) {
   EXPECT_EQ(of(plain(DType::kBF16)), Multiplier::kSm90);
+  EXPECT_EQ(of(plain(DType::kF16)), Multiplier::kSm90);
   EXPECT_EQ(of(fp8_blocks()), Multiplier::kSm90);
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8), kInt8Rows)), Multiplier::kSm90);
   for (const GemmDesc& desc : {plain(DType::kBF16), fp8_blocks(), fp8_columns(),
@@ -165,9 +166,11 @@ TEST(GemmPlan, OtherScalesOfFp8AreNotMultipliedAsCodes) {
 }
 
 TEST(GemmPlan, OtherTypesAndSizesTakeTheOthers) {
-  EXPECT_EQ(of(plain(DType::kF16)), Multiplier::kMma);
   EXPECT_EQ(of(plain(DType::kF32)), Multiplier::kGeneral);
-  GemmDesc desc = plain(DType::kBF16);
+  GemmDesc desc = plain(DType::kF16);
+  desc.out = DType::kBF16;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+  desc = plain(DType::kBF16);
   desc.weights.k = 2048 + 32;
   EXPECT_EQ(of(desc), Multiplier::kMma);
   desc = plain(DType::kBF16);

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moebius/graph.h"
@@ -71,10 +72,11 @@ std::vector<double> scaled_weights(const GemmProblem& p, const GroupedGemm& host
 void expect_products(const GemmProblem& p, const GroupedGemm& host, const Tensor& out) {
   const std::vector<double> a = scaled(host.a, host.a_scale, 1, p.k);
   const std::vector<double> b = scaled_weights(p, host);
-  // This is what the tensor core may drop of a sum: for bf16 bits below 2^-23 of it each time; for
-  // 128 fp8 products bits below 2^-13, four times.
-  const double dropped = p.dtype == DType::kBF16 ? 0x1p-17 : 0x1p-11;
-  const double rounded = p.out == DType::kBF16 ? 0x1p-8 : 0x1p-22;
+  // This is what the tensor core may drop of a sum: for 16 bits those below 2^-23 of it each time;
+  // for 128 fp8 products bits below 2^-13, four times.
+  const bool is_fp8 = p.dtype == DType::kF8E4M3;
+  const double dropped = is_fp8 ? 0x1p-11 : 0x1p-17;
+  const double rounded = p.out == DType::kBF16 ? 0x1p-8 : p.out == DType::kF16 ? 0x1p-11 : 0x1p-22;
   std::vector<bool> is_used(static_cast<size_t>(p.num_rows()));
   double error2 = 0;
   double norm2 = 0;
@@ -101,7 +103,10 @@ void expect_products(const GemmProblem& p, const GroupedGemm& host, const Tensor
       }
     }
   }
-  const double limit = p.out == DType::kBF16 ? 3e-3 : p.dtype == DType::kBF16 ? 1e-5 : 1e-3;
+  const double limit = p.out == DType::kBF16  ? 3e-3
+                       : is_fp8               ? 1e-3
+                       : p.out == DType::kF16 ? 4e-4
+                                              : 1e-5;
   EXPECT_LE(std::sqrt(error2), limit * std::sqrt(norm2)) << to_string(p);
   const int64_t row_size = p.n * bits(p.out) / 8;
   for (int64_t row = 0; row < p.num_rows(); ++row) {
@@ -154,6 +159,18 @@ TEST_F(Sm90GroupedGemmTest, OneTileOfEachKind) {
         check({dtype, out, 512, 256, {rows}}, seed += 10);
       }
     }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, OperandsAndResultsOfF16) {
+  uint32_t seed = 500;
+  for (const auto& [dtype, out] : {std::pair(DType::kF16, DType::kF16),
+                                   {DType::kF16, DType::kF32},
+                                   {DType::kF8E4M3, DType::kF16}}) {
+    for (const int rows : {1, 33, 65, 129}) {
+      check({dtype, out, 512, 256, {rows, 0, 31}}, seed += 10);
+    }
+    check({dtype, out, 320, 576, {5, 257, 200}, 0, 37, true}, seed += 10);
   }
 }
 

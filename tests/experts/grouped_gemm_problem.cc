@@ -29,8 +29,9 @@ std::string to_string(const GemmProblem& p) {
 }
 
 std::vector<int64_t> scale_blocks(DType dtype) {
-  return dtype == DType::kBF16 ? std::vector<int64_t>{0, 128, 96}
-                               : std::vector<int64_t>{0, kScaleBlock};
+  return dtype == DType::kBF16  ? std::vector<int64_t>{0, 128, 96}
+         : dtype == DType::kF16 ? std::vector<int64_t>{0}
+                                : std::vector<int64_t>{0, kScaleBlock};
 }
 
 Tensor ints(const std::vector<int>& values) {

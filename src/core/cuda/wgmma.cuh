@@ -104,6 +104,8 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
   MOEBIUS_WGMMA(name, instruction, Sum, c, count, uint64_t, "%" a, b, p, more, "l"(rows))
 #define MOEBIUS_WGMMA_BF16(shape, count, a, b, p) \
   MOEBIUS_WGMMA_SHARED(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
+#define MOEBIUS_WGMMA_F16(shape, count, a, b, p) \
+  MOEBIUS_WGMMA_SHARED(f16, shape "k16.f32.f16.f16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
 #define MOEBIUS_WGMMA_E4M3(shape, count, a, b, p) \
   MOEBIUS_WGMMA_SHARED(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
 #define MOEBIUS_WGMMA_S8(shape, count, a, b, p) \
@@ -115,7 +117,7 @@ using WgmmaRows = const uint32_t (&)[4];
   MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
                 ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
 
-// k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
+// k is 16 (bf16, f16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
 struct Wgmma;
 
@@ -128,6 +130,7 @@ template <>
 struct Wgmma<32> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n32", 16, "%16, %17, %18, %19", "20", "21")
   MOEBIUS_WGMMA_BF16("m64n32", 16, "16", "17", "18")
+  MOEBIUS_WGMMA_F16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_S8("m64n32", 16, "16", "17", "18")
 };
@@ -141,6 +144,7 @@ template <>
 struct Wgmma<64> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n64", 32, "%32, %33, %34, %35", "36", "37")
   MOEBIUS_WGMMA_BF16("m64n64", 32, "32", "33", "34")
+  MOEBIUS_WGMMA_F16("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_E4M3("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_S8("m64n64", 32, "32", "33", "34")
 };
@@ -154,10 +158,12 @@ struct Wgmma<128> {
 template <>
 struct Wgmma<256> {
   MOEBIUS_WGMMA_BF16("m64n256", 128, "128", "129", "130")
+  MOEBIUS_WGMMA_F16("m64n256", 128, "128", "129", "130")
   MOEBIUS_WGMMA_S8("m64n256", 128, "128", "129", "130")
 };
 
 #undef MOEBIUS_WGMMA_BF16
+#undef MOEBIUS_WGMMA_F16
 #undef MOEBIUS_WGMMA_E4M3
 #undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA_BF16_REGISTERS

@@ -67,9 +67,11 @@ Refusal refusal_of_int8(const GemmDesc& desc) {
 
 Refusal refusal_of_result(const GemmDesc& desc, Fp8Scales fp8, bool is_int8) {
   if (!desc.activation) {
-    return desc.out == DType::kF32 || desc.out == DType::kBF16
+    const bool is_16_bits = desc.out == DType::kBF16 || desc.out == DType::kF16;
+    const bool is_of_rows = bits(desc.rows.dtype) == 8 || desc.out == desc.rows.dtype;
+    return desc.out == DType::kF32 || (is_16_bits && is_of_rows)
                ? nullptr
-               : "the result is neither f32 nor bf16";
+               : "the result is neither f32 nor in the 16 bits of the rows";
   }
   if (!is_plain_silu(*desc.activation)) {
     return "the activation is not silu(gate) * up";
@@ -106,8 +108,8 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
     if (desc.rows.scales != RowScales::kNone || w.format) {
       return "it takes no operands with such scales";
     }
-    if (dtype != DType::kBF16 || w.dtype != DType::kBF16) {
-      return "plain operands are not both bf16";
+    if ((dtype != DType::kBF16 && dtype != DType::kF16) || w.dtype != dtype) {
+      return "plain operands are not both bf16, or both f16";
     }
   }
   if (const Refusal refusal = refusal_of_result(desc, fp8, is_int8)) {
@@ -237,8 +239,8 @@ bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
 // Whether fetching weights ahead pays for kernels that read them as they lie.
 bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
   const int64_t bytes = w.num_groups * w.n * w.k * int64_t{sizeof(BFloat16)};
-  return !w.format && w.dtype == DType::kBF16 && bytes >= kLeastFetchedFrom &&
-         bytes <= kMostFetchedFrom && kFetchingGroups * expected_rows >= w.num_groups &&
+  return !w.format && bytes >= kLeastFetchedFrom && bytes <= kMostFetchedFrom &&
+         kFetchingGroups * expected_rows >= w.num_groups &&
          expected_rows <= kMostFetchedRows * w.num_groups;
 }
 

@@ -24,7 +24,7 @@ namespace moebius::cuda {
 
 enum class Multiplier : uint8_t {
   kThin,     // few rows and weights, both in bf16
-  kSm90,     // TMA and wgmma: bf16, fp8 (Fp8Scales), int8; decoded weights as bf16
+  kSm90,     // TMA and wgmma: bf16, f16, fp8 (Fp8Scales), int8; decoded weights as bf16
   kFewRows,  // rows in bf16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
   kGeneral,  // any operands: f32 products of the values that they stand for
@@ -158,7 +158,7 @@ inline constexpr int64_t kDecodedAheadRows = 768;
 // Qwen3-30B-A3B took 42 instead of 46 us, but 16 tokens 230 instead of 226.
 inline constexpr int64_t kEvictingGroups = 8;
 
-// Weights in bf16 are fetched ahead where those of all groups are more than L2 holds and at most so
+// Plain weights are fetched ahead where those of all groups are more than L2 holds and at most so
 // many bytes, since reading on with evicts_weights takes 2 % longer and the fetch saves the same time
 // whatever there is to read; from one row for so many groups on, since with fewer most of what is
 // fetched is not used; and up to a mean of so many rows per group.

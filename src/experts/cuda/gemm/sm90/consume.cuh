@@ -12,7 +12,7 @@
 
 namespace moebius::cuda::sm90 {
 
-// Adds to sums the products of 32 bytes of k of both operands, of bf16 or int8.
+// Adds to sums the products of 32 bytes of k of both operands, of bf16, f16 or int8.
 template <typename Config, int kN>
 __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
                                          uint32_t a,
@@ -20,12 +20,14 @@ __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
                                          bool accumulates) {
   if constexpr (Config::kIsInt8) {
     ptx::Wgmma<kN>::s8(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
+  } else if constexpr (Config::kIsF16) {
+    ptx::Wgmma<kN>::f16(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
   } else {
     ptx::Wgmma<kN>::bf16(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
   }
 }
 
-// Computes the sums of a large tile of bf16 or int8: 64 rows per warpgroup, 256 columns.
+// Computes the sums of a large tile of bf16, f16 or int8: 64 rows per warpgroup, 256 columns.
 template <typename Config>
 __device__ __forceinline__ void multiply_large(Ring<Config>& ring,
                                                int blocks,

@@ -44,26 +44,29 @@ void launch(const Args& args,
     return activates ? run(Config<Operands::kScaledBF16, BFloat16, true, true>{})
                      : run(Config<Operands::kScaledBF16, BFloat16, false, true>{});
   }
-  const auto run_any = [&](auto out) {
+  const auto run_coded = [&](auto out) {
     using Out = decltype(out);
-    switch (operands) {
-      case Operands::kBF16:
-        return run(Config<Operands::kBF16, Out>{});
-      case Operands::kScaledBF16:
-        return run(Config<Operands::kScaledBF16, Out>{});
-      case Operands::kF8E4M3:
-        return run(Config<Operands::kF8E4M3, Out>{});
-      case Operands::kScaledF8E4M3:
-        return run(Config<Operands::kScaledF8E4M3, Out>{});
-      case Operands::kInt8:
-        return run(Config<Operands::kInt8, Out>{});
-    }
+    return operands == Operands::kF8E4M3         ? run(Config<Operands::kF8E4M3, Out>{})
+           : operands == Operands::kScaledF8E4M3 ? run(Config<Operands::kScaledF8E4M3, Out>{})
+                                                 : run(Config<Operands::kInt8, Out>{});
+  };
+  const auto run_bf16 = [&](auto out) {
+    using Out = decltype(out);
+    return operands == Operands::kBF16         ? run(Config<Operands::kBF16, Out>{})
+           : operands == Operands::kScaledBF16 ? run(Config<Operands::kScaledBF16, Out>{})
+                                               : run_coded(out);
+  };
+  const auto run_f16 = [&](auto out) {
+    using Out = decltype(out);
+    return operands == Operands::kF16 ? run(Config<Operands::kF16, Out>{}) : run_coded(out);
   };
   switch (result) {
     case Result::kF32:
-      return run_any(float{});
+      return operands == Operands::kF16 ? run_f16(float{}) : run_bf16(float{});
     case Result::kBF16:
-      return run_any(BFloat16{});
+      return run_bf16(BFloat16{});
+    case Result::kF16:
+      return run_f16(Float16{});
     case Result::kActivatedBF16:
       return operands == Operands::kScaledBF16
                  ? run(Config<Operands::kScaledBF16, BFloat16, true>{})

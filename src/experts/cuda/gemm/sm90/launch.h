@@ -29,13 +29,13 @@ inline constexpr int kMaxGroups = 1024;
 inline constexpr int kColumnsInOrder = 32;
 
 // Scaled: scales change along k.  With the others a scale is that of a row or of a column.
-enum class Operands : uint8_t { kBF16, kScaledBF16, kF8E4M3, kScaledF8E4M3, kInt8 };
+enum class Operands : uint8_t { kBF16, kF16, kScaledBF16, kF8E4M3, kScaledF8E4M3, kInt8 };
 
 // With kScaledBF16 a scale is shared by a multiple of this many elements of K.
 inline constexpr int kScaleStep = quant::kDecodedStep;
 
 // Says what becomes of the sums.  Activated results have N / 2 columns, see GroupedGemm::activates.
-enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
+enum class Result : uint8_t { kF32, kBF16, kF16, kActivatedBF16, kActivatedF8E4M3 };
 
 struct Args {
   // These two are unset with a_rows.
@@ -91,6 +91,10 @@ struct Args {
 // Whether there is a kernel for these operands and result.
 constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
+    case Result::kBF16:
+      return operands != Operands::kF16;
+    case Result::kF16:
+      return operands != Operands::kBF16 && operands != Operands::kScaledBF16;
     case Result::kActivatedBF16:
       return operands == Operands::kBF16 || operands == Operands::kScaledBF16 ||
              operands == Operands::kF8E4M3;

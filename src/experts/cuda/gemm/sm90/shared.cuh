@@ -44,6 +44,7 @@ template <Operands kOperands, typename OutType, bool kActivated = false, bool kD
 struct Config {
   static constexpr bool kHasBlockScales = kOperands == Operands::kScaledF8E4M3;
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
+  static constexpr bool kIsF16 = kOperands == Operands::kF16;
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
   static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
   static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;

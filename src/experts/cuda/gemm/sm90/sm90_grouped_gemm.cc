@@ -33,10 +33,10 @@ int block_elements(const Tensor& tensor) {
 CUtensorMap make_map(const Tensor& tensor,
                      std::initializer_list<MapDim> dims,
                      Lines lines = Lines::kPairs) {
-  return make_tensor_map(tensor.raw(),
-                         tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                         CU_TENSOR_MAP_SWIZZLE_128B, dims, lines);
+  return make_tensor_map(
+      tensor.raw(),
+      bits(tensor.dtype()) == 16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+      CU_TENSOR_MAP_SWIZZLE_128B, dims, lines);
 }
 
 CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows) {
@@ -59,6 +59,8 @@ std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
   switch (gemm.a.dtype()) {
     case DType::kBF16:
       return gemm.b_scale ? sm90::Operands::kScaledBF16 : sm90::Operands::kBF16;
+    case DType::kF16:
+      return sm90::Operands::kF16;
     case DType::kF8E4M3:
       return gemm.b_scale ? sm90::Operands::kScaledF8E4M3 : sm90::Operands::kF8E4M3;
     case DType::kI8:
@@ -75,6 +77,8 @@ std::optional<sm90::Result> result_of(const GroupedGemm& gemm) {
       return gemm.activates ? std::nullopt : std::optional(sm90::Result::kF32);
     case DType::kBF16:
       return gemm.activates ? sm90::Result::kActivatedBF16 : sm90::Result::kBF16;
+    case DType::kF16:
+      return gemm.activates ? std::nullopt : std::optional(sm90::Result::kF16);
     case DType::kF8E4M3:
       return gemm.activates ? std::optional(sm90::Result::kActivatedF8E4M3) : std::nullopt;
     default:
@@ -101,10 +105,10 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   }
   const auto operands = operands_of(gemm);
   if (!operands || gemm.b.dtype() != dtype) {
-    return Support::no(fmt::format("a is {} and b is {}, not both bf16, f8e4m3 or int8",
+    return Support::no(fmt::format("a is {} and b is {}, not both bf16, f16, f8e4m3 or int8",
                                    name(dtype), name(gemm.b.dtype())));
   }
-  if (dtype != DType::kBF16 && (!gemm.a_scale || (!gemm.b_scale && !gemm.column_scale))) {
+  if (bits(dtype) == 8 && (!gemm.a_scale || (!gemm.b_scale && !gemm.column_scale))) {
     return Support::no(fmt::format("{} without scales of a or of b", name(dtype)));
   }
   if (gemm.column_scale && gemm.column_scale.dtype() != DType::kF32 &&
