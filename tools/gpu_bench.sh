@@ -93,7 +93,7 @@ for program in "${programs[@]}"; do
 done
 
 cat "$OUT/machine.txt"
-python3 "$here/gpu_table.py" "$OUT"/{high_throughput,low_latency}.jsonl
+python3 "$here/gpu_table.py" "$OUT"/{experts,high_throughput,low_latency}.jsonl
 for program in "${programs[@]}"; do
   name="$(basename "$program")"
   printf '\n## %s\n\n' "$name"

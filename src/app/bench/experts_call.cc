@@ -8,7 +8,7 @@
 
 namespace moebius::bench {
 
-ExpertsCall::ExpertsCall(std::unique_ptr<Experts> experts, ExpertsInput input, const Stream& stream)
+ExpertsCall::ExpertsCall(std::shared_ptr<Experts> experts, ExpertsInput input, const Stream& stream)
     : experts_(std::move(experts)), input_(std::move(input)), stream_(stream) {
   const bool is_batched = experts_->desc().format == ActivationFormat::kBatched;
   const ExpertsWorkspace sizes = experts_->workspace(input_.x.dim(is_batched ? 1 : 0));

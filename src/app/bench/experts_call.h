@@ -13,7 +13,7 @@ namespace moebius::bench {
 
 class ExpertsCall {
  public:
-  ExpertsCall(std::unique_ptr<Experts> experts, ExpertsInput input, const Stream& stream);
+  ExpertsCall(std::shared_ptr<Experts> experts, ExpertsInput input, const Stream& stream);
 
   void apply() const { experts_->apply(input_, output_, intermediate_, scratch_, stream_); }
   // The rows that the experts write; zeros before the first call.
@@ -23,7 +23,7 @@ class ExpertsCall {
   Tensor output() const;
 
  private:
-  std::unique_ptr<Experts> experts_;
+  std::shared_ptr<Experts> experts_;
   ExpertsInput input_;
   Stream stream_;
   Tensor intermediate_;

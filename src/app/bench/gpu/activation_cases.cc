@@ -94,7 +94,7 @@ void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
     c.metrics = [&](double seconds) {
       const auto bytes = static_cast<double>(in.nbytes() + out.values.nbytes() +
                                              (out.scale ? out.scale.nbytes() : 0));
-      return std::vector<Value>{Value(), Value(), bytes / seconds * 1e-9};
+      return std::vector<Value>{Value(), Value(), bytes / seconds * 1e-9, Value()};
     };
     setup.visit(c);
   };

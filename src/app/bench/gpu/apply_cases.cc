@@ -4,17 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "app/bench/experts_call.h"
 #include "app/bench/gpu/experts_bench.h"
+#include "app/bench/machine_peak.h"
 #include "app/bench/probes.h"
 #include "app/run/layer_cost.h"
 #include "app/run/random_tensor.h"
@@ -32,21 +34,86 @@ using app::Value;
 
 constexpr int64_t kCheckedTokens = 8;
 
-// The experts and tokens that one of several ranks has where routing is even.
-struct ApplyProblem {
+// Experts of a rank, all of which are equally likely, for calls of some numbers of tokens.
+struct Model {
   const char* preset;
   int64_t num_experts;
-  int64_t num_tokens;
+  std::span<const int64_t> tokens;
 };
-constexpr ApplyProblem kProblems[] = {
-    {"deepseek-v3", 32, 4096},    // 1024 rows per expert
-    {"deepseek-v3", 32, 128},     // 32
-    {"deepseek-v3", 32, 16},      // 4
-    {"deepseek-v3", 32, 1},       // 1 in each of eight
-    {"qwen3-30b-a3b", 16, 4096},  // 2048
+constexpr int64_t kTokens[] = {1, 16, 128, 1024, 4096};
+constexpr int64_t kPrefillTokens[] = {4096};
+constexpr Model kModels[] = {
+    {"deepseek-v3", 32, kTokens},
+    {"qwen3-30b-a3b", 128, kTokens},
+    {"qwen3-30b-a3b", 16, kPrefillTokens},  // 2048 rows per expert
 };
-constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",   "fp8_w8a8_channel", "int8_w8a8",
-                                    "int8_w8a16", "int4_w4a16", "mxfp4_w4a16",      "nvfp4"};
+
+// Weights of a scheme, with its activations or with plain ones.
+struct ApplyScheme {
+  const char* name;
+  const char* weights;  // see RandomLayers
+  bool plain_activations = false;
+  bool is_f16 = false;
+};
+constexpr ApplyScheme kSchemes[] = {
+    {"none", "none"},
+    {"none_f16", "none", false, true},
+    {"fp8_w8a8", "fp8_w8a8"},
+    {"fp8_w8a8_channel", "fp8_w8a8_channel"},
+    {"fp8_w8a8_tensor", "fp8_w8a8_tensor"},
+    {"int8_w8a8", "int8_w8a8"},
+    {"fp8_w8a16", "fp8_w8a8", true},
+    {"int8_w8a16", "int8_w8a16"},
+    {"int4_w4a16", "int4_w4a16"},
+    {"mxfp4_w4a16", "mxfp4_w4a16"},
+    {"mxfp8_w8a16", "mxfp8", true},
+    {"mxfp4", "mxfp4"},
+    {"mxfp6_e3m2", "mxfp6_e3m2"},
+    {"mxfp6_e2m3", "mxfp6_e2m3"},
+    {"mxfp8", "mxfp8"},
+    {"nvfp4", "nvfp4"},
+};
+
+MoeLayerWeights make_layer(const Model& model, const ApplyScheme& scheme) {
+  MoeLayerWeights layer =
+      RandomLayers(model.preset, scheme.weights, Stream::cpu()).make(0, model.num_experts);
+  if (scheme.plain_activations) {
+    layer.experts.quant.a1 = layer.experts.quant.a2 = {};
+    layer.experts.quant.validate();
+  }
+  if (scheme.is_f16) {
+    layer.config.in_dtype = DType::kF16;
+    layer.experts.w1 = convert(layer.experts.w1, DType::kF16);
+    layer.experts.w2 = convert(layer.experts.w2, DType::kF16);
+  }
+  return layer;
+}
+
+// What a GPU takes at least: it reads each expert that is chosen once, and its tensor cores
+// multiply.  Rates are measured when they are first asked for.
+class Floor {
+ public:
+  explicit Floor(const Stream& stream) : stream_(stream) {}
+
+  double seconds(const app::LayerCost& cost, double flops, double bytes) {
+    const Operand operand = cost.multiplies_fp8    ? Operand::kFp8
+                            : cost.multiplies_int8 ? Operand::kInt8
+                                                   : Operand::kBF16;
+    double& gflops = gflops_[operand];
+    if (gflops == 0) {
+      gflops = compute_peak(operand, stream_).gflops;
+    }
+    if (read_gb_per_s_ == 0) {
+      read_gb_per_s_ = read_gb_per_s(stream_);
+    }
+    return std::max(flops / gflops, bytes / read_gb_per_s_) * 1e-9;
+  }
+
+ private:
+  Stream stream_;
+  std::map<Operand, double> gflops_;
+  double read_gb_per_s_ = 0;
+};
 
 // Makes an input in which each token draws its experts, all of which are equally likely.
 ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
@@ -99,61 +166,88 @@ Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
   return call.output();
 }
 
-void run_problem(const ApplyProblem& p,
-                 const char* scheme,
-                 const CaseSetup& setup,
-                 const ColdGpu& gpu) {
-  const std::string name =
-      fmt::format("apply/{}_e{}_t{}/{}", p.preset, p.num_experts, p.num_tokens, scheme);
-  if (!setup.wants(name, kImpl)) {
-    return;
+// The experts of one model in one scheme.
+class ApplyCases {
+ public:
+  ApplyCases(const Model& model, const ApplyScheme& scheme, const CaseSetup& setup)
+      : model_(model), scheme_(scheme), setup_(setup) {}
+
+  void run(const ColdGpu& gpu, Floor& floor) {
+    for (const int64_t num_tokens : model_.tokens) {
+      const std::string name = fmt::format("apply/{}_e{}_t{}/{}", model_.preset, model_.num_experts,
+                                           num_tokens, scheme_.name);
+      if (setup_.wants(name, kImpl)) {
+        run_tokens(name, num_tokens, gpu, floor);
+      }
+    }
   }
-  const MoeLayerWeights layer =
-      RandomLayers(p.preset, scheme, Stream::cpu()).make(0, p.num_experts);
-  const ExpertsDesc desc = routed_desc(layer, {});
-  const ExpertsInput input = make_input(desc, p.num_tokens);
-  std::unique_ptr<Experts> experts;
-  try {
-    experts = make_experts(desc, layer.experts, gpu.stream(), kImpl);
-  } catch (const Unsupported& error) {
-    Case c;
-    c.problem = name;
-    c.impl = kImpl;
-    c.refusal = error.what();
-    setup.visit(c);
-    return;
+
+ private:
+  // Makes weights and experts before the first case that is asked for.
+  void make_experts_once(const Stream& stream) {
+    if (layer_) {
+      return;
+    }
+    layer_ = make_layer(model_, scheme_);
+    try {
+      experts_ = make_experts(routed_desc(*layer_, {}), layer_->experts, stream, kImpl);
+    } catch (const Unsupported& error) {
+      refusal_ = error.what();
+    }
   }
-  ExpertsInput there = input;
-  there.x = gpu.take(input.x);
-  there.topk_ids = gpu.take(input.topk_ids);
-  there.topk_weights = gpu.take(input.topk_weights);
-  const ExpertsCall call(std::move(experts), there, gpu.stream());
-  call.apply();
-  call.apply();
-  gpu.stream().synchronize();
-  const Graph graph(gpu.stream(), [&] { call.apply(); });
-  Case c = cold_case(
-      name, kImpl, call.rows(), [&] { graph.launch(); }, gpu);
-  c.difference = [&] {
-    return probe_difference(to_device(call.rows(), Device::cpu(), gpu.stream()),
-                            expected_of(layer, input), layer_tolerance(layer.experts.quant));
-  };
-  c.metrics = [&](double seconds) {
-    const app::LayerCost cost = app::layer_cost(layer);
-    const auto rows = static_cast<double>(p.num_tokens * layer.config.experts_per_token);
-    const int64_t bytes = drawn_experts(input) * cost.expert_bytes;
-    return std::vector<Value>{rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
-                              static_cast<double>(bytes) / seconds * 1e-9, Value()};
-  };
-  setup.visit(c);
-}
+
+  void run_tokens(const std::string& name, int64_t num_tokens, const ColdGpu& gpu, Floor& floor) {
+    make_experts_once(gpu.stream());
+    if (!refusal_.empty()) {
+      Case c;
+      c.problem = name;
+      c.impl = kImpl;
+      c.refusal = refusal_;
+      setup_.visit(c);
+      return;
+    }
+    const ExpertsInput input = make_input(routed_desc(*layer_, {}), num_tokens);
+    ExpertsInput there = input;
+    there.x = gpu.take(input.x);
+    there.topk_ids = gpu.take(input.topk_ids);
+    there.topk_weights = gpu.take(input.topk_weights);
+    const ExpertsCall call(experts_, there, gpu.stream());
+    call.apply();
+    call.apply();
+    gpu.stream().synchronize();
+    const Graph graph(gpu.stream(), [&] { call.apply(); });
+    Case c = cold_case(
+        name, kImpl, call.rows(), [&] { graph.launch(); }, gpu);
+    c.difference = [&] {
+      return probe_difference(to_device(call.rows(), Device::cpu(), gpu.stream()),
+                              expected_of(*layer_, input), layer_tolerance(layer_->experts.quant));
+    };
+    c.metrics = [&](double seconds) {
+      const app::LayerCost cost = app::layer_cost(*layer_);
+      const auto rows = static_cast<double>(input.topk_ids.numel());
+      const double flops = rows * static_cast<double>(cost.flops_per_row);
+      const auto bytes = static_cast<double>(drawn_experts(input) * cost.expert_bytes);
+      return std::vector<Value>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Value(),
+                                floor.seconds(cost, flops, bytes) / seconds};
+    };
+    setup_.visit(c);
+  }
+
+  const Model& model_;
+  const ApplyScheme& scheme_;
+  const CaseSetup& setup_;
+  std::optional<MoeLayerWeights> layer_;
+  std::shared_ptr<Experts> experts_;
+  std::string refusal_;
+};
 
 }  // namespace
 
 void run_gpu_apply_cases(const CaseSetup& setup, const ColdGpu& gpu) {
-  for (const ApplyProblem& p : kProblems) {
-    for (const char* scheme : kSchemes) {
-      run_problem(p, scheme, setup, gpu);
+  Floor floor(gpu.stream());
+  for (const Model& model : kModels) {
+    for (const ApplyScheme& scheme : kSchemes) {
+      ApplyCases(model, scheme, setup).run(gpu, floor);
     }
   }
 }

@@ -32,6 +32,7 @@ int run_gpu_experts_bench(const app::BenchOptions& options) {
       {"gflops", "products", app::Unit::kGflops},
       {"weight_gb_per_s", "weights", app::Unit::kGigabytesPerSecond},
       {"gb_per_s", "rows", app::Unit::kGigabytesPerSecond},
+      {"of_floor", "of floor", app::Unit::kPercent},
   };
   expect_usable(Device::cuda(0));
   Harness harness(options, columns);

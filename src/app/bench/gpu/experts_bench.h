@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The parts of `moebius bench experts --device cuda`.  The columns of a case are operations per
-// second, the rate of weights, and the rate of the activation's operands; one that a case does not
-// have is null.
+// second, the rate of weights, the rate of the activation's operands, and the least time that the
+// GPU's peaks allow as a share of the time that was taken; one that a case does not have is null.
 #pragma once
 
 #include <functional>

@@ -156,7 +156,7 @@ void GemmCases::run_way(std::string_view impl,
         sizes_.size() - static_cast<size_t>(std::count(sizes_.begin(), sizes_.end(), 0));
     const double flops = 2.0 * static_cast<double>(p_.groups * p_.rows) * p_.weight();
     const double bytes = static_cast<double>(in_use) * p_.weight() * bits(p_.dtype) / 8;
-    return std::vector<Value>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Value()};
+    return std::vector<Value>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Value(), Value()};
   };
   setup_.visit(c);
 }
