@@ -152,7 +152,7 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
     add_piece(d, machine, routing, piece, f);
   }
   add_ending(d, machine, f);
-  f.call = f.router + f.line.total;
+  f.call = f.router + f.line.total - saved_by_router_us(backend, d, machine);
   add_agreements(backend, d, f);
 
   const auto first = static_cast<double>(pieces.front().tokens);

@@ -129,8 +129,11 @@ GemmKind gemm_kind(const Deployment& d, int64_t intermediate, double rows_of_exp
   if (rows && rows->format == QuantFormat::kInt8) {
     return GemmKind::kInt8;
   }
-  if (l.dtype != DType::kBF16) {
-    return l.dtype == DType::kF32 ? GemmKind::kF32 : GemmKind::kCoded;
+  if (l.dtype == DType::kF32) {
+    return GemmKind::kF32;
+  }
+  if (l.dtype == DType::kF16 && d.device.is_cpu()) {
+    return GemmKind::kCoded;
   }
   if (!d.formats.weights) {
     return GemmKind::kBF16;
@@ -171,6 +174,12 @@ bool decodes_ahead(const Deployment& d, int64_t num_experts, int64_t intermediat
   return d.device.is_cuda() &&
          plan_of(desc_of_gemm1(d, num_experts, intermediate), rows).decodes_ahead &&
          plan_of(desc_of(d, sizes_of_w2(d.layer, num_experts, intermediate)), rows).decodes_ahead;
+}
+
+int64_t fetched_ahead(const Deployment& d, double rows) {
+  const cuda::GemmDesc desc = desc_of_gemm1(d, d.layer.routing.num_experts, d.local_intermediate());
+  const bool fetches = d.device.is_cuda() && plan_of(desc, rows).fetches_ahead;
+  return fetches ? cuda::kFetchedByRouter + cuda::kFetchedByGemm1 : 0;
 }
 
 int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t elements) {

@@ -54,6 +54,9 @@ bool decodes_ahead(const Deployment& deployment,
                    int64_t intermediate,
                    double rows);
 
+// Bytes of weights that a layer's router and GEMM1 fetch to L2 before the experts begin.
+int64_t fetched_ahead(const Deployment& deployment, double rows);
+
 // Bytes of scratch for decoded weights of num_experts experts.
 int64_t decoded_bytes(const Deployment& deployment,
                       int64_t num_experts,

@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/measured.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <vector>
 
 #include "plan/gemm.h"
 #include "plan/stages.h"
@@ -11,56 +15,80 @@ namespace moebius::plan {
 
 namespace {
 
-struct Shape {
+struct Model {
+  std::string_view name;  // in problems of `moebius bench experts`, without the tokens
   int64_t hidden, intermediate, num_experts;
+  std::span<const int64_t> tokens;
 };
-constexpr Shape kDeepSeek{7168, 2048, 32};
-constexpr Shape kQwen{2048, 768, 16};
-constexpr Shape kWholeQwen{2048, 768, 128};
+constexpr int64_t kTopk = 8;
+constexpr int64_t kTokens[] = {1, 16, 128, 1024, 4096};
+constexpr int64_t kPrefillTokens[] = {4096};
+constexpr Model kModels[] = {
+    {"deepseek-v3_e32", 7168, 2048, 32, kTokens},
+    {"qwen3-30b-a3b_e128", 2048, 768, 128, kTokens},
+    {"qwen3-30b-a3b_e16", 2048, 768, 16, kPrefillTokens},
+};
 
-constexpr MeasuredExperts row(std::string_view scheme, const Shape& s, int64_t tokens, double us) {
-  return {scheme, s.hidden, s.intermediate, s.num_experts, 8, tokens, us};
+struct Line {
+  std::string_view scheme;
+  std::string_view model;
+  std::array<double, std::size(kTokens)> us;  // in the order of the model's tokens
+};
+// Printed by tools/gpu_table.py --measured.
+constexpr Line kLines[] = {
+    {"none", "deepseek-v3_e32", {192, 681, 705, 1300, 4060}},
+    {"fp8_w8a8", "deepseek-v3_e32", {123, 364, 398, 825, 2620}},
+    {"fp8_w8a8_channel", "deepseek-v3_e32", {131, 376, 399, 842, 2650}},
+    {"fp8_w8a8_tensor", "deepseek-v3_e32", {145, 392, 420, 838, 2630}},
+    {"int8_w8a8", "deepseek-v3_e32", {127, 371, 400, 802, 2460}},
+    {"int8_w8a16", "deepseek-v3_e32", {125, 381, 458, 2630, 4820}},
+    {"int4_w4a16", "deepseek-v3_e32", {96.3, 261, 387, 2840, 5050}},
+    {"mxfp4_w4a16", "deepseek-v3_e32", {95.6, 279, 383, 2520, 4570}},
+    {"mxfp4", "deepseek-v3_e32", {103, 286, 393, 2580, 4630}},
+    {"mxfp6_e3m2", "deepseek-v3_e32", {1060, 2260, 2300, 2940, 5680}},
+    {"mxfp6_e2m3", "deepseek-v3_e32", {1060, 2260, 2310, 2940, 5690}},
+    {"mxfp8", "deepseek-v3_e32", {149, 440, 537, 2630, 5360}},
+    {"nvfp4", "deepseek-v3_e32", {114, 318, 427, 2620, 4880}},
+    {"none", "qwen3-30b-a3b_e128", {36.8, 217, 317, 366, 601}},
+    {"fp8_w8a8", "qwen3-30b-a3b_e128", {40.3, 135, 190, 245, 441}},
+    {"fp8_w8a8_channel", "qwen3-30b-a3b_e128", {43, 151, 214, 281, 552}},
+    {"fp8_w8a8_tensor", "qwen3-30b-a3b_e128", {56.9, 162, 216, 283, 507}},
+    {"int8_w8a8", "qwen3-30b-a3b_e128", {39.8, 145, 208, 283, 540}},
+    {"int8_w8a16", "qwen3-30b-a3b_e128", {43, 155, 216, 441, 1230}},
+    {"int4_w4a16", "qwen3-30b-a3b_e128", {40.2, 118, 166, 417, 1300}},
+    {"mxfp4_w4a16", "qwen3-30b-a3b_e128", {40.4, 117, 164, 402, 1190}},
+    {"mxfp4", "qwen3-30b-a3b_e128", {46.9, 123, 172, 427, 1270}},
+    {"mxfp6_e3m2", "qwen3-30b-a3b_e128", {451, 1020, 1120, 1210, 1540}},
+    {"mxfp6_e2m3", "qwen3-30b-a3b_e128", {450, 1020, 1120, 1210, 1540}},
+    {"mxfp8", "qwen3-30b-a3b_e128", {54.2, 181, 252, 514, 1320}},
+    {"nvfp4", "qwen3-30b-a3b_e128", {52.9, 133, 186, 452, 1310}},
+    {"none", "qwen3-30b-a3b_e16", {493}},
+    {"fp8_w8a8", "qwen3-30b-a3b_e16", {379}},
+    {"fp8_w8a8_channel", "qwen3-30b-a3b_e16", {476}},
+    {"fp8_w8a8_tensor", "qwen3-30b-a3b_e16", {452}},
+    {"int8_w8a8", "qwen3-30b-a3b_e16", {460}},
+    {"int8_w8a16", "qwen3-30b-a3b_e16", {620}},
+    {"int4_w4a16", "qwen3-30b-a3b_e16", {699}},
+    {"mxfp4_w4a16", "qwen3-30b-a3b_e16", {612}},
+    {"mxfp4", "qwen3-30b-a3b_e16", {687}},
+    {"mxfp6_e3m2", "qwen3-30b-a3b_e16", {727}},
+    {"mxfp6_e2m3", "qwen3-30b-a3b_e16", {726}},
+    {"mxfp8", "qwen3-30b-a3b_e16", {678}},
+    {"nvfp4", "qwen3-30b-a3b_e16", {723}},
+};
+
+std::vector<MeasuredExperts> make_cases() {
+  std::vector<MeasuredExperts> cases;
+  for (const Line& line : kLines) {
+    const Model& m = *std::find_if(std::begin(kModels), std::end(kModels),
+                                   [&](const Model& one) { return one.name == line.model; });
+    for (size_t i = 0; i < m.tokens.size(); ++i) {
+      cases.push_back(
+          {line.scheme, m.hidden, m.intermediate, m.num_experts, kTopk, m.tokens[i], line.us[i]});
+    }
+  }
+  return cases;
 }
-
-constexpr MeasuredExperts kMeasured[] = {
-    row("none", kDeepSeek, 4096, 4130),
-    row("none", kDeepSeek, 128, 697),
-    row("none", kQwen, 4096, 524),
-    row("none", kWholeQwen, 1, 33),
-    row("none", kWholeQwen, 16, 208),
-    row("none", kWholeQwen, 128, 312),
-    row("none", kWholeQwen, 1024, 358),
-    row("none", kWholeQwen, 4096, 588),
-    row("fp8_w8a8", kDeepSeek, 4096, 2610),
-    row("fp8_w8a8", kDeepSeek, 128, 389),
-    row("fp8_w8a8", kQwen, 4096, 394),
-    row("int8_w8a8", kDeepSeek, 4096, 2410),
-    row("int8_w8a8", kDeepSeek, 128, 402),
-    row("int8_w8a8", kQwen, 4096, 472),
-    row("fp8_w8a8_channel", kDeepSeek, 4096, 2560),
-    row("fp8_w8a8_channel", kDeepSeek, 128, 400),
-    row("fp8_w8a8_channel", kQwen, 4096, 465),
-    row("int8_w8a16", kDeepSeek, 4096, 4860),
-    row("int8_w8a16", kDeepSeek, 128, 451),
-    row("int8_w8a16", kDeepSeek, 16, 374),
-    row("int8_w8a16", kDeepSeek, 1, 123),
-    row("int8_w8a16", kQwen, 4096, 650),
-    row("int4_w4a16", kDeepSeek, 4096, 5000),
-    row("int4_w4a16", kDeepSeek, 128, 381),
-    row("int4_w4a16", kDeepSeek, 16, 254),
-    row("int4_w4a16", kDeepSeek, 1, 94),
-    row("int4_w4a16", kQwen, 4096, 676),
-    row("mxfp4_w4a16", kDeepSeek, 4096, 4640),
-    row("mxfp4_w4a16", kDeepSeek, 128, 376),
-    row("mxfp4_w4a16", kDeepSeek, 16, 275),
-    row("mxfp4_w4a16", kDeepSeek, 1, 93),
-    row("mxfp4_w4a16", kQwen, 4096, 638),
-    row("nvfp4", kDeepSeek, 4096, 4920),
-    row("nvfp4", kDeepSeek, 128, 419),
-    row("nvfp4", kDeepSeek, 16, 312),
-    row("nvfp4", kDeepSeek, 1, 113),
-    row("nvfp4", kQwen, 4096, 764),
-};
 
 // The deployment of a measured case.
 Deployment deployment_of(const MeasuredExperts& m, const Deployment& like) {
@@ -103,7 +131,8 @@ double MeasuredExperts::touched_experts() const {
 }
 
 std::span<const MeasuredExperts> measured_experts() {
-  return kMeasured;
+  static const std::vector<MeasuredExperts> cases = make_cases();
+  return cases;
 }
 
 double measured_correction(const Deployment& d,
@@ -114,7 +143,7 @@ double measured_correction(const Deployment& d,
   const GemmKind kind = gemm_kind(d, intermediate, rows_of_expert);
   double weights = 0;
   double logs = 0;
-  for (const MeasuredExperts& m : kMeasured) {
+  for (const MeasuredExperts& m : measured_experts()) {
     if (m.scheme != d.formats.name) {
       continue;
     }

@@ -417,4 +417,17 @@ double router_us(const Deployment& d, const Machine& m, double tokens) {
   return std::max({products, depth, weights}) + m.router_us.value;
 }
 
+double saved_by_router_us(All2AllBackend backend, const Deployment& d, const Machine& m) {
+  constexpr double kOrderUs = 4;           // a kernel less
+  constexpr int64_t kOrderedTokens = 128;  // of top-8, in the kernel that chooses experts
+  if (backend != All2AllBackend::kNone || d.ranks > 1 || d.device.is_cpu() ||
+      !m.experts_are_measured) {
+    return 0;
+  }
+  const double selections = static_cast<double>(d.tokens * d.layer.routing.topk);
+  const double rows = selections / static_cast<double>(d.layer.routing.num_experts);
+  return (d.tokens <= kOrderedTokens ? kOrderUs : 0) +
+         static_cast<double>(fetched_ahead(d, rows)) / m.weight_gb_per_s.value * 1e-3;
+}
+
 }  // namespace moebius::plan

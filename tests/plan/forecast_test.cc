@@ -62,10 +62,10 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
     Given Machine::*rate;
   };
   for (const Rate& r : {Rate{"none", DType::kBF16, &Machine::bf16_tflops},
-                        Rate{"none", DType::kF16, &Machine::coded_tflops},
+                        Rate{"none", DType::kF16, &Machine::bf16_tflops},
                         Rate{"none", DType::kF32, &Machine::f32_tflops},
                         Rate{"fp8_w8a8", DType::kBF16, &Machine::fp8_tflops},
-                        Rate{"fp8_w8a8", DType::kF16, &Machine::coded_tflops},
+                        Rate{"fp8_w8a8", DType::kF16, &Machine::fp8_tflops},
                         Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::fp8_tflops},
                         Rate{"int8_w8a8", DType::kBF16, &Machine::int8_tflops},
                         Rate{"int8_w8a16", DType::kBF16, &Machine::decoded_tflops},

@@ -42,10 +42,6 @@ namespace moebius::cuda {
 
 namespace {
 
-// Bytes of weights that are fetched ahead.  Together they stay in an L2 of 50 MB.
-constexpr int64_t kFetchedByRouter = int64_t{16} << 20;
-constexpr int64_t kFetchedByGemm1 = int64_t{24} << 20;
-
 Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
 }
