@@ -19,7 +19,7 @@ namespace moebius::cuda {
 struct DecodeArgs;
 
 struct GroupedGemm {
-  Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
+  Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f16, f8e4m3, int8
   // i32 [M], optional, only with group_offsets: row r is a[a_rows[r]], with a_scale[a_rows[r]]
   // where scales are per row; both then have any number of rows.  All M entries name rows of a,
   // even those of no group.
@@ -45,7 +45,9 @@ struct GroupedGemm {
   // Exactly one of these two is given, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of out
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
-  Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
+  // [M, N] or [G, max_rows, N]; rows of no group stay as they are.  f32, the type of a where that
+  // has 16 bits, and for others bf16 or f16.
+  Tensor out;
   // Columns [0, N / 2) are gate and the others up, each rounded to bf16.  out [.., N / 2] is their
   // activation, silu(gate) times up, as activate() computes it.  It is bf16, or f8e4m3 for f8e4m3
   // operands: with b_scale quantized in groups of 128 as QuantizeSpec says, with scales f32 [..,
@@ -74,8 +76,8 @@ struct GroupedGemm {
   Tensor decode_counters;  // i32 [num_decode_counters(G)]
 };
 
-// The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3, whose sums of 128 are
-// added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
+// The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f16, f8e4m3, whose sums of 128
+// are added up in f32, and int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 ColumnMaps column_maps(const Tensor& b, Lines lines);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
