@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What calls on a GPU ask of the CUDA runtime, which is most of what they cost the host.  A launch
-// takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
+// Counts what calls on a GPU ask of the CUDA runtime, which is most of what they cost the host.  A
+// launch takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -64,7 +64,7 @@ double us_of(const std::string& cell) {
   return unit.starts_with("ms") ? value * 1000 : value;
 }
 
-// By the place of a table among those of whole experts, by scheme and tokens.
+// A table has times by scheme and tokens.
 using Times = std::map<std::string, std::map<int64_t, double>>;
 
 std::vector<Times> tables_in_docs() {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchAhead: memory that kernels fetch to L2 for a later one, while the GPU's memory has little
-// else to do.
+// FetchAhead says which memory a kernel fetches to L2 for a later one, while the GPU's memory has
+// little else to do.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ struct LogitsArgs {
   int64_t num_experts;
   int64_t depth;  // H
   float* out;     // [T, E]
-  // Of what follows, for the kernel of few tokens to fetch; the others fetch nothing.
+  // The kernel of few tokens fetches this for the kernels that follow; the others fetch nothing.
   cuda::FetchAhead fetch = {};
 };
 // Whether rows can be loaded in units of 16 bytes.

@@ -89,8 +89,8 @@ MoeLayerWeights make_layer(const Model& model, const ApplyScheme& scheme) {
   return layer;
 }
 
-// What a GPU takes at least: it reads each expert that is chosen once, and its tensor cores
-// multiply.  Rates are measured when they are first asked for.
+// Says how long a GPU takes at least to read each chosen expert once, or to multiply with its
+// tensor cores.  It measures their rates when it is first asked for them.
 class Floor {
  public:
   explicit Floor(const Stream& stream) : stream_(stream) {}

@@ -62,7 +62,7 @@ struct GroupedGemm {
   // group_offsets or group_counts were complete before the kernel ahead in the stream began.  So
   // this kernel may begin while that one ends (core/cuda/launch.cuh).
   bool settled_groups = false;
-  FetchAhead fetch = {};  // is fetched while the kernel waits for the sizes of groups
+  FetchAhead fetch = {};  // the kernel fetches it while it waits for the sizes of groups
   bool evicts_b = false;  // see GemmPlan::evicts_weights
   int num_sms = 0;        // the most blocks, one per SM (two at least); 0: all
   // i32 [2], optional: balances groups of uneven size.  It must be zeros before the first call, and

@@ -23,8 +23,8 @@ struct MapDim {
   int box;
 };
 
-// What a miss brings to L2: a line of 128 bytes, or two neighbours.  Pairs are read faster, but not
-// where lines are the first to make room, since the second may have gone before it is read.
+// Says whether a miss brings a line of 128 bytes to L2, or two neighbours.  Pairs are read faster,
+// but not where lines are the first to make room, since the second may have gone before it is read.
 enum class Lines : uint8_t { kPairs, kSingle };
 constexpr Lines lines_of(bool evicts) {
   return evicts ? Lines::kSingle : Lines::kPairs;
