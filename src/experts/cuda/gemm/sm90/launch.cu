@@ -56,17 +56,14 @@ void launch(const Args& args,
            : operands == Operands::kScaledBF16 ? run(Config<Operands::kScaledBF16, Out>{})
                                                : run_coded(out);
   };
-  const auto run_f16 = [&](auto out) {
-    using Out = decltype(out);
-    return operands == Operands::kF16 ? run(Config<Operands::kF16, Out>{}) : run_coded(out);
-  };
   switch (result) {
     case Result::kF32:
-      return operands == Operands::kF16 ? run_f16(float{}) : run_bf16(float{});
+      return operands == Operands::kF16 ? run(Config<Operands::kF16, float>{}) : run_bf16(float{});
     case Result::kBF16:
       return run_bf16(BFloat16{});
     case Result::kF16:
-      return run_f16(Float16{});
+      return operands == Operands::kF16 ? run(Config<Operands::kF16, Float16>{})
+                                        : run_coded(Float16{});
     case Result::kActivatedBF16:
       return operands == Operands::kScaledBF16
                  ? run(Config<Operands::kScaledBF16, BFloat16, true>{})
