@@ -361,6 +361,33 @@ def test_counts_are_not_overwritten() -> None:
     run_threads(body, 1)
 
 
+def test_sums_are_not_overwritten() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        for num_tokens in (0, 1, 5):
+            x, ids, weights = inputs(0, num_tokens)
+            kept = []
+            for call in range(70):  # memory is made for up to 64 at a time
+                with torch.inference_mode(call % 3 == 0):
+                    rows, _, handle, *_ = low_latency(buffer, call + 0 * x, ids)
+                    weights = torch.full_like(weights, 0.5)
+                    kept.append(buffer.low_latency_combine(rows, ids, weights, handle)[0])
+            for call, sums in enumerate(kept):
+                assert sums.shape == x.shape and sums.is_contiguous() and sums.dtype == x.dtype
+                assert torch.equal(sums, torch.full_like(x, call))
+                sums.zero_()
+        # Autograd keeps one, and its neighbour may change.
+        one, other = kept[-2:]
+        one.fill_(3)
+        scale = torch.ones_like(one).requires_grad_()
+        product = (one * scale).sum()
+        other.add_(1)
+        product.backward()
+        assert torch.equal(scale.grad, one)
+
+    run_threads(body, 1)
+
+
 def test_masked_ranks() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)

@@ -186,6 +186,7 @@ class LowLatencyCalls:
         dispatched = handle._number or handle.number()
         plan = handle.plan
         lent = out
+        turn = None if async_finish else plan.lane.plain_turn()
         num_tokens = -1 if zero_copy else plan.count_combined(x, topk_idx, topk_weights, out)
         if num_tokens < 0:
             expect_tensor(x, "x", 3)
@@ -198,10 +199,9 @@ class LowLatencyCalls:
             num_tokens = plan.count_combined(given, topk_idx, topk_weights, out)
         else:
             if out is None:
-                out = (plan.new_sums.get(num_tokens) or plan.make_new_sums(num_tokens))()
+                out = plan.make_sums(num_tokens, turn)
             given = x.contiguous()
         ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
-        turn = None if async_finish else plan.lane.plain_turn()
         if turn is None:
             turn = self._streams.begin(plan.device, None, async_finish)
         if handle.is_combined:

@@ -25,8 +25,8 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check, end_made
 from ..low_latency import LowLatency
-from .comm_stream import Lane
-from .tensors import NewCounts, as_fp8, fp8_dtype, inference_mode, maker, maker_like
+from .comm_stream import Lane, Turn
+from .tensors import Cuts, as_fp8, fp8_dtype, inference_mode, is_capturing, maker, maker_like
 
 _GROUP = 128  # elements that share a scale
 _WEIGHTS_DTYPE: Any = torch.float32
@@ -146,10 +146,10 @@ class Plan:
             with inference_mode(False):
                 scales = torch.empty_strided(shape, strides, dtype=dtype, device=x.device)
             self._new_scales = maker_like(scales)
-        self._counts = NewCounts(x.device, num_local)
+        self._counts = Cuts(torch.int32, x.device, num_local)
         self._new_counts_of_graph = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
-        self.new_sums: dict[int, Callable[[], Any]] = {}
+        self._new_sums: dict[int, tuple[Callable[[], Any], Cuts]] = {}
         """By a number of tokens T, what makes memory [T, H] for the sums of a combine."""
         self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
@@ -173,11 +173,17 @@ class Plan:
         tokens = words[0][self._num_ranges :].view(torch.int32)[: self._num_tokens]
         return tokens.view(self.rows_shape[:2])
 
-    def make_new_sums(self, num_tokens: int) -> Callable[[], Any]:
-        """Makes one of new_sums; there are not many numbers of tokens."""
-        new = maker(self.dtype, self.device, num_tokens, self.hidden)
-        self.new_sums[num_tokens] = new
-        return new
+    def make_sums(self, num_tokens: int, turn: Optional[Turn]) -> Any:
+        """Makes memory for the sums of so many tokens, for a combine on torch's current stream; `turn`
+        is that of a combine that waits for nothing, or None."""
+        found = self._new_sums.get(num_tokens)
+        if found is None:  # there are not many numbers of tokens
+            of_all = (self.dtype, self.device, num_tokens, self.hidden)
+            found = self._new_sums[num_tokens] = maker(*of_all), Cuts(*of_all)
+        new, cuts = found
+        if turn is None or not cuts.pays or (turn.here != 0 and is_capturing()):
+            return new()
+        return (cuts.made.get(turn.here) or cuts.make(turn.here)).pop()[0]
 
     def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
         frame = Frame(_DISPATCHES, 9)
