@@ -129,7 +129,7 @@ class HighThroughputCalls:
         plan = self._find_layout_plan(topk_idx, num_experts)
         turn = self._streams.begin(plan.device, previous_event, async_finish)
         (ids,) = turn.contiguous(topk_idx)
-        made = turn.allocate(plan.allocate, ids.shape[0])
+        made = plan.allocate(ids.shape[0], turn)
         plan.count(ids, made, turn.own)
         event = self._streams.end(turn, (ids,), made) if async_finish else NoEvent()
         per_rank, per_node, per_expert, in_rank = made

@@ -16,7 +16,8 @@ from .._frames import FilledFrame, Frame, Frames, data_word, rows_word
 from .._library import lib
 from ..errors import check
 from ..high_throughput import HighThroughput
-from .tensors import NewRows, maker
+from .comm_stream import Turn
+from .tensors import Cuts, NewRows, is_capturing, maker
 
 _IDS, _PER_RANK, _PER_NODE, _PER_EXPERT, _IN_RANK = range(5)
 _IDS_DATA, _PER_RANK_DATA, _PER_NODE_DATA, _PER_EXPERT_DATA, _IN_RANK_DATA = map(data_word, range(5))
@@ -46,9 +47,23 @@ class LayoutPlan:
         self._new_per_node = maker(torch.int32, ids.device, num_nodes)
         self._new_per_expert = maker(torch.int32, ids.device, num_experts)
         self._new_in_rank = NewRows(torch.bool, ids.device, num_ranks)
+        self._per_rank = Cuts(torch.int32, ids.device, num_ranks)
+        self._per_expert = Cuts(torch.int32, ids.device, num_experts)
         self._filled: list[FilledFrame] = []
 
-    def allocate(self, num_tokens: int) -> Counted:
+    def allocate(self, num_tokens: int, turn: Turn) -> Counted:
+        """Makes memory for a layout of so many tokens in that turn."""
+        here = turn.here
+        if turn.is_async or (here != 0 and is_capturing()):
+            return turn.allocate(self._allocate, num_tokens)  # type: ignore[no-any-return]
+        return (
+            (self._per_rank.made.get(here) or self._per_rank.make(here)).pop()[0],
+            self._new_per_node() if self._num_nodes > 1 else None,
+            (self._per_expert.made.get(here) or self._per_expert.make(here)).pop()[0],
+            self._new_in_rank(num_tokens),
+        )
+
+    def _allocate(self, num_tokens: int) -> Counted:
         return (
             self._new_per_rank(),
             self._new_per_node() if self._num_nodes > 1 else None,
