@@ -181,11 +181,13 @@ TEST_P(ExpertsScheme, AgreesWithRef) {
 // problem, kernels that ask for multiples of 64 or 128 take both GEMMs.
 TEST_P(ExpertsScheme, AgreesWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
-  const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
   for (const Problem& problem :
        {Problem{"many", 347, 2, 1, 128, 96}, Problem{"whole", 211, 3, 2, 192, 128}}) {
-    SCOPED_TRACE(problem.name);
-    expect_agrees(ExpertProblemMaker(8).make(problem, c), scheme, impl);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(std::string(problem.name) + " " + std::string(name(dtype)));
+      const ExpertCase c{.scheme = scheme, .dtype = dtype, .format = format, .biased = true};
+      expect_agrees(ExpertProblemMaker(8).make(problem, c), scheme, impl);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experts/cuda/activation/activation.h"
@@ -21,6 +22,8 @@ namespace {
 
 using testing::random_bytes;
 using testing::random_uniform;
+
+constexpr DType kRowTypes[] = {DType::kBF16, DType::kF16};
 
 enum class Scales { kTensor, kColumn, kGroup };
 
@@ -118,13 +121,15 @@ class FewRowsGemmTest : public HopperTest {
 
   // `rows` says how many rows each group has.  Batched rows have room for a few more than the
   // largest group.
-  ExpertGemm gemm_of(const WeightOperand& w, const std::vector<int>& rows, bool is_batched) {
+  ExpertGemm gemm_of(const WeightOperand& w,
+                     const std::vector<int>& rows,
+                     bool is_batched,
+                     DType dtype = DType::kBF16) {
     rows_ = grouped(rows, is_batched ? *std::max_element(rows.begin(), rows.end()) + 3 : 0);
     const int64_t num_rows = rows_.num_rows;
     ExpertGemm gemm;
     gemm.w = &w;
-    gemm.a.values =
-        there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
+    gemm.a.values = there(random_uniform({num_rows, w.values.dim(2)}, dtype, 7, -1.0f, 1.0f));
     gemm.rows = rows_.groups;
     gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
     return gemm;
@@ -166,10 +171,14 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
       }
       const WeightOperand w =
           weight(scheme, static_cast<int64_t>(sizes.rows.size()), sizes.n, sizes.k);
-      for (const bool is_batched : {false, true}) {
+      for (const auto& [dtype, is_batched] : {std::pair(DType::kBF16, false),
+                                              {DType::kBF16, true},
+                                              {DType::kF16, false},
+                                              {DType::kF16, true}}) {
         SCOPED_TRACE(std::string(scheme.name) + " N " + std::to_string(sizes.n) + " K " +
-                     std::to_string(sizes.k) + (is_batched ? ", batched" : ", sorted"));
-        ExpertGemm gemm = gemm_of(w, sizes.rows, is_batched);
+                     std::to_string(sizes.k) + " " + std::string(moebius::name(dtype)) +
+                     (is_batched ? ", batched" : ", sorted"));
+        ExpertGemm gemm = gemm_of(w, sizes.rows, is_batched, dtype);
         ASSERT_EQ(plan_of(gemm).multiplier, Multiplier::kFewRows);
         const Tensor out = gemm.out;
         gemm.out = there(here(out));
@@ -192,9 +201,11 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
 TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   const Scheme scheme = {"int4", QuantFormat::kInt4, Scales::kGroup, 32};
   const WeightOperand w = weight(scheme, 2, 130, 256);
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+  for (const auto& [rows, dtype] : {std::pair(DType::kBF16, DType::kBF16),
+                                    {DType::kBF16, DType::kF16},
+                                    {DType::kF16, DType::kF16}}) {
     for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup, RowScales::kPerRow}) {
-      ExpertGemm gemm = gemm_of(w, {3, 20}, false);
+      ExpertGemm gemm = gemm_of(w, {3, 20}, false, rows);
       gemm.a.scales = scales;
       const Shape shape = scales == RowScales::kPerRow     ? Shape{23, 1}
                           : scales == RowScales::kPerGroup ? Shape{2}
@@ -221,28 +232,34 @@ TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
   for (const Scheme& scheme : {kSchemes[2], kSchemes[5], kSchemes[12]}) {
     const WeightOperand w = weight(scheme, 2, 130, 256);
     for (const ActivationSpec& spec : {ActivationSpec{}, interleaved, ungated}) {
-      SCOPED_TRACE(std::string(scheme.name) + ", kind " +
-                   std::to_string(static_cast<int>(spec.kind)));
-      ExpertGemm gemm = gemm_of(w, {3, 20}, false);
-      const Tensor input =
-          there(random_uniform({23, spec.gated ? 512 : 256}, DType::kBF16, 9, -3.0f, 3.0f));
-      activate(spec, gemm.rows, input, gemm.a.values, stream_);
-      few_rows_gemm(gemm, plan_of(gemm), stream_);
-      const Tensor expected = here(gemm.out);
-      gemm.a.values = input;
-      gemm.a.activation = spec;
-      gemm.out = there(Tensor::zeros({23, 130}, DType::kF32, Device::cpu()));
-      few_rows_gemm(gemm, plan_of(gemm), stream_);
-      const Tensor actual = here(gemm.out);
-      EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(expected.nbytes())),
-                0);
+      for (const DType dtype : kRowTypes) {
+        SCOPED_TRACE(std::string(scheme.name) + ", kind " +
+                     std::to_string(static_cast<int>(spec.kind)) + " " +
+                     std::string(moebius::name(dtype)));
+        ExpertGemm gemm = gemm_of(w, {3, 20}, false, dtype);
+        const Tensor input =
+            there(random_uniform({23, spec.gated ? 512 : 256}, dtype, 9, -3.0f, 3.0f));
+        activate(spec, gemm.rows, input, gemm.a.values, stream_);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        const Tensor expected = here(gemm.out);
+        gemm.a.values = input;
+        gemm.a.activation = spec;
+        gemm.out = there(Tensor::zeros({23, 130}, DType::kF32, Device::cpu()));
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        const Tensor actual = here(gemm.out);
+        EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(expected.nbytes())),
+                  0);
+      }
     }
   }
 }
 
 // mx scales of any size, and NaN where the format has it, have no effect beyond their columns.
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
-  for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp8}) {
+  for (const auto& [format, dtype] : {std::pair(QuantFormat::kMxfp4, DType::kBF16),
+                                      {QuantFormat::kMxfp4, DType::kF16},
+                                      {QuantFormat::kMxfp8, DType::kBF16},
+                                      {QuantFormat::kMxfp8, DType::kF16}}) {
     const Scheme scheme = {"mx", format, Scales::kGroup, 32, 1, DType::kE8M0};
     for (const std::vector<int>& rows : {std::vector{6}, {9, 0}, {9}}) {
       const auto groups = static_cast<int64_t>(rows.size());
@@ -257,7 +274,7 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
       }
       w.quant.scale = there(scale);
       w.quant.bias = {};
-      ExpertGemm gemm = gemm_of(w, rows, false);
+      ExpertGemm gemm = gemm_of(w, rows, false, dtype);
       general_gemm(gemm, stream_);
       const Tensor expected = here(gemm.out);
       few_rows_gemm(gemm, plan_of(gemm), stream_);
@@ -272,8 +289,9 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
           const float have = actual.data<float>()[r * 96 + n];
           EXPECT_EQ(std::isnan(want), n == 5);
           EXPECT_TRUE(n == 5 ? std::isnan(have) : std::abs(want - have) <= 1e-5f * largest)
-              << name(format) << " rows " << rows[0] << " of " << groups << " groups, row " << r
-              << " column " << n << ": " << have << ", expected " << want;
+              << name(format) << " " << moebius::name(dtype) << " rows " << rows[0] << " of "
+              << groups << " groups, row " << r << " column " << n << ": " << have << ", expected "
+              << want;
         }
       }
     }
@@ -286,11 +304,13 @@ TEST_F(FewRowsGemmTest, NanCodesStayInTheirColumns) {
   Tensor values = here(w.values);
   reinterpret_cast<uint8_t*>(values.raw())[7 * 96 + 50] = 0xff;
   w.values = there(values);
-  ExpertGemm gemm = gemm_of(w, {20}, false);
-  few_rows_gemm(gemm, plan_of(gemm), stream_);
-  const Tensor out = here(gemm.out);
-  for (int64_t i = 0; i < out.numel(); ++i) {
-    ASSERT_EQ(std::isnan(out.data<float>()[i]), i % 64 == 7) << i;
+  for (const DType dtype : kRowTypes) {
+    ExpertGemm gemm = gemm_of(w, {20}, false, dtype);
+    few_rows_gemm(gemm, plan_of(gemm), stream_);
+    const Tensor out = here(gemm.out);
+    for (int64_t i = 0; i < out.numel(); ++i) {
+      ASSERT_EQ(std::isnan(out.data<float>()[i]), i % 64 == 7) << i;
+    }
   }
 }
 
@@ -302,7 +322,8 @@ TEST_F(FewRowsGemmTest, RefusesWhatItCannotRead) {
     return plan_of(gemm).multiplier == Multiplier::kFewRows;
   };
   EXPECT_TRUE(takes(kSchemes[0], 64, DType::kBF16));
-  EXPECT_FALSE(takes(kSchemes[0], 64, DType::kF16));
+  EXPECT_TRUE(takes(kSchemes[0], 64, DType::kF16));
+  EXPECT_FALSE(takes(kSchemes[0], 64, DType::kF32));
   EXPECT_FALSE(takes(kSchemes[0], 48, DType::kBF16));
   EXPECT_FALSE(takes({"int4 by 16", QuantFormat::kInt4, Scales::kGroup, 16}, 64, DType::kBF16));
   EXPECT_FALSE(takes({"int4 by 96", QuantFormat::kInt4, Scales::kGroup, 96}, 192, DType::kBF16));

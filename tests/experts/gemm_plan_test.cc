@@ -226,7 +226,7 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
     EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma);
     GemmDesc f16 = desc;
     f16.rows.dtype = f16.out = DType::kF16;
-    EXPECT_EQ(of(f16), Multiplier::kMma);
+    EXPECT_EQ(of(f16), Multiplier::kFewRows);
   }
 }
 

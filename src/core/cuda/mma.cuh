@@ -67,6 +67,12 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
+// a & b ^ c, the same.
+__device__ __forceinline__ uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 
 #define MOEBIUS_MMA(name, Sum, constraint, instruction)                                   \
   __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,    \

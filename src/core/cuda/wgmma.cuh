@@ -116,6 +116,9 @@ using WgmmaRows = const uint32_t (&)[4];
 #define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                      \
   MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
                 ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
+#define MOEBIUS_WGMMA_F16_REGISTERS(shape, count, a, b, p)                                    \
+  MOEBIUS_WGMMA(f16, shape "k16.f32.f16.f16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
+                ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
 
 // k is 16 (bf16, f16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
@@ -129,6 +132,7 @@ struct Wgmma<16> {
 template <>
 struct Wgmma<32> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n32", 16, "%16, %17, %18, %19", "20", "21")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n32", 16, "%16, %17, %18, %19", "20", "21")
   MOEBIUS_WGMMA_BF16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_F16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
@@ -138,11 +142,13 @@ struct Wgmma<32> {
 template <>
 struct Wgmma<48> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
 };
 
 template <>
 struct Wgmma<64> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n64", 32, "%32, %33, %34, %35", "36", "37")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n64", 32, "%32, %33, %34, %35", "36", "37")
   MOEBIUS_WGMMA_BF16("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_F16("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_E4M3("m64n64", 32, "32", "33", "34")
@@ -167,6 +173,7 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_E4M3
 #undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA_BF16_REGISTERS
+#undef MOEBIUS_WGMMA_F16_REGISTERS
 #undef MOEBIUS_WGMMA_SHARED
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8

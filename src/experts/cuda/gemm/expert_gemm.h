@@ -32,7 +32,7 @@ struct RowOperand {
   // have any number of rows.  Only where GemmPlan::takes_index().
   Tensor index = {};
   RowArrivals::Signals arrivals = {};  // with an index; only where GemmPlan::takes_arrivals()
-  // The rows are what this activation makes of `values`, which are GEMM1's result [M, N] in bf16.
+  // The rows are what this activation makes of `values`, which are GEMM1's result [M, N].
   // Only where GemmPlan::takes_unactivated(), without scales and index.
   std::optional<ActivationSpec> activation = {};
 };

@@ -185,8 +185,8 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   }
   const bool has_row_scale =
       desc.rows.scales != RowScales::kPerRow || has_one_scale_per_row(desc.rows, w.k);
-  if (desc.rows.dtype != DType::kBF16 || !has_row_scale) {
-    return "rows are not bf16 with one scale each at most";
+  if ((desc.rows.dtype != DType::kBF16 && desc.rows.dtype != DType::kF16) || !has_row_scale) {
+    return "rows are not bf16 or f16 with one scale each at most";
   }
   return desc.rows_alignment < 16 || w.alignment < 16 || w.scale_alignment < 2
              ? "an operand is not aligned"

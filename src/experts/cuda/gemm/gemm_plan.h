@@ -25,7 +25,7 @@ namespace moebius::cuda {
 enum class Multiplier : uint8_t {
   kThin,     // few rows and weights, both in bf16
   kSm90,     // TMA and wgmma: bf16, f16, fp8 (Fp8Scales), int8; decoded weights as bf16
-  kFewRows,  // rows in bf16, codes of 4 and 8 bits, which are decoded in registers
+  kFewRows,  // rows in bf16 or f16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
   kGeneral,  // any operands: f32 products of the values that they stand for
 };
@@ -142,7 +142,7 @@ struct GemmPlan {
   }
   // Whether rows with an index may still be on their way.
   bool takes_arrivals() const { return multiplier == Multiplier::kSm90 && !decodes_ahead; }
-  // Whether it can activate bf16 rows as it reads them.
+  // Whether it can activate rows as it reads them.
   bool takes_unactivated() const { return multiplier == Multiplier::kFewRows; }
   // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }

@@ -1,57 +1,116 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decodes eight neighbouring codes of a column to four pairs of bf16, exactly and by few
+// Decodes eight neighbouring codes of a column to four pairs of bf16 or f16, exactly and by few
 // instructions.  Which codes form a pair depends on the format; rows of activations are brought
 // into the same order.
 #pragma once
 
 #include <cuda_fp8.h>
 
+#include <cstdint>
+#include <type_traits>
+
 #include "core/cuda/floats.cuh"
 #include "core/cuda/mma.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "moebius/float_types.h"
 #include "quant/row_kernels.h"
 
 namespace moebius::cuda::few_rows {
 
-using quant::Code;
-
-__device__ __forceinline__ uint32_t difference(uint32_t a, uint32_t b) {
+__device__ __forceinline__ uint32_t difference(BFloat16, uint32_t a, uint32_t b) {
   return bits_of(__hsub2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
-__device__ __forceinline__ uint32_t product(uint32_t a, uint32_t b) {
+__device__ __forceinline__ uint32_t difference(Float16, uint32_t a, uint32_t b) {
+  return bits_of(__hsub2(as_pair<__half2>(a), as_pair<__half2>(b)));
+}
+__device__ __forceinline__ uint32_t product(BFloat16, uint32_t a, uint32_t b) {
   return bits_of(__hmul2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
-__device__ __forceinline__ uint32_t both_halves(float v) {
-  return narrow_pair(BFloat16{}, v, v);
+__device__ __forceinline__ uint32_t product(Float16, uint32_t a, uint32_t b) {
+  return bits_of(__hmul2(as_pair<__half2>(a), as_pair<__half2>(b)));
+}
+template <typename T>
+__device__ __forceinline__ uint32_t both_halves(T, float v) {
+  return narrow_pair(T{}, v, v);
 }
 
-// The bits of 128 in a pair of bf16.  The mantissa has seven bits, so an integer in the low bits is
-// added to 128.
+// The bits of 128 in a pair of bf16, and of 1024 in a pair of f16.  The mantissa has seven bits, or
+// ten, so an integer in the low bits is added to 128, or to 1024.
 inline constexpr uint32_t k128 = 0x43004300u;
+inline constexpr uint32_t k1024 = 0x64006400u;
+
+// Two int4 codes with 128 or 1024.
+__device__ __forceinline__ uint32_t int4_pair(BFloat16, uint32_t word) {
+  return ptx::and_or(word, 0x000f000fu, k128);
+}
+__device__ __forceinline__ uint32_t int4_pair(Float16, uint32_t word) {
+  return ptx::and_or(word, 0x000f000fu, k1024);
+}
+
+// Two int8 codes, less `by`.  In bf16 `by` is the zero point, and is skipped where that is 0.
+template <bool kSkips>
+__device__ __forceinline__ uint32_t int8_pair(BFloat16, uint32_t word, uint32_t by) {
+  // This is 128 + the low bits, less 128 or, for negative numbers, 256.
+  const uint32_t integer = difference(BFloat16{}, ptx::and_or(word, 0x007f007fu, k128),
+                                      ptx::and_or(word, 0x00800080u, k128));
+  return kSkips ? integer : difference(BFloat16{}, integer, by);
+}
+// In f16 it is 1024 + 128 + the zero point: with the highest bit flipped, a code is 128 larger and
+// not negative.
+inline constexpr float kFlippedInt8 = 1024.0f + 128.0f;
+template <bool kSkips>
+__device__ __forceinline__ uint32_t int8_pair(Float16, uint32_t word, uint32_t by) {
+  static_assert(!kSkips);
+  return difference(Float16{}, ptx::and_xor(word, 0x00ff00ffu, k1024 | 0x00800080u), by);
+}
+
+// What decode_pairs() subtracts from codes with a zero point.
+template <Code kCode>
+__device__ __forceinline__ uint32_t subtrahend(BFloat16, float zero_point) {
+  return both_halves(BFloat16{}, kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
+}
+template <Code kCode>
+__device__ __forceinline__ uint32_t subtrahend(Float16, float zero_point) {
+  return both_halves(Float16{}, (kCode == Code::kU4 ? 1024.0f : kFlippedInt8) + zero_point);
+}
 
 // Two e2m1 codes as bf16 that are 2^-126 times the codes' values (0.5 becomes subnormal).  Why a
 // product with the sum of two powers of two: it shifts sign and magnitude at once.
-__device__ __forceinline__ uint32_t e2m1_low_pair(uint32_t word) {
+__device__ __forceinline__ uint32_t e2m1_low_pair(BFloat16, uint32_t word) {
   return (word & 0x000f000fu) * 0x1040u & 0x81c081c0u;
 }
-__device__ __forceinline__ uint32_t e2m1_high_pair(uint32_t word) {
+__device__ __forceinline__ uint32_t e2m1_high_pair(BFloat16, uint32_t word) {
   return (word & 0x00f000f0u) * 0x0104u & 0x81c081c0u;
 }
-
-__device__ __forceinline__ uint32_t e4m3_pair(uint32_t codes) {
-  const __half2_raw halves =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffu), __NV_E4M3);
-  const float2 v = __half22float2(__half2(halves));
-  return narrow_pair(BFloat16{}, v.x, v.y);
+// The same as f16, 2^-14 times the values (0.5 becomes subnormal, and -0 becomes 0).  A code v has
+// its magnitude in three bits.  v 2^9 shifts these to where they belong, and 7 2^12 + v 2^9 - v
+// 2^12 has the sign in bit 15, too.  What a half borrows from the higher one comes from its bit 8.
+inline constexpr uint32_t kE2m1Signs = 0x71007000u;
+__device__ __forceinline__ uint32_t e2m1_low_pair(Float16, uint32_t word) {
+  return (kE2m1Signs - (word & 0x000f000fu) * 0x0e00u) & 0x8e008e00u;
+}
+__device__ __forceinline__ uint32_t e2m1_high_pair(Float16, uint32_t word) {
+  return (kE2m1Signs - (word & 0x00f000f0u) * 0x00e0u) & 0x8e008e00u;
 }
 
-// Folded scales are 2^kFoldedExponent times as large.  That is what e2m1 codes lack, less what
-// keeps the largest e4m3 scale, and 2^17, within bf16.
+__device__ __forceinline__ __half2 e4m3_halves(uint32_t codes) {
+  return __half2(
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffu), __NV_E4M3));
+}
+__device__ __forceinline__ uint32_t e4m3_pair(BFloat16, uint32_t codes) {
+  const float2 v = __half22float2(e4m3_halves(codes));
+  return narrow_pair(BFloat16{}, v.x, v.y);
+}
+__device__ __forceinline__ uint32_t e4m3_pair(Float16, uint32_t codes) {
+  return bits_of(e4m3_halves(codes));
+}
+
+// Scales that are folded into bf16 are 2^kFoldedExponent times as large.  That is what e2m1 codes
+// lack, less what keeps the largest e4m3 scale, and 2^17, within bf16.
 inline constexpr int kFoldedExponent = 110;
 inline constexpr float kFoldedFactor = 0x1p110f;
-inline constexpr float kColumnFactor = 0x1p16f;  // what sums of codes times folded scales lack
 inline constexpr int kBias = 127;
 inline constexpr uint32_t kExponents = 0x00800080u;  // 1 in both exponents of a pair
 
@@ -62,56 +121,81 @@ __device__ __forceinline__ uint32_t folded_e8m0(uint32_t code) {
   return code * kExponents + kFoldedExponent * kExponents;
 }
 __device__ __forceinline__ uint32_t unfolded_e8m0(uint32_t code) {
-  return both_halves(e8m0_to_float(static_cast<uint8_t>(code)));
+  return both_halves(BFloat16{}, e8m0_to_float(static_cast<uint8_t>(code)));
 }
-__device__ __forceinline__ uint32_t folded_e4m3(uint32_t codes) {
-  const __half2_raw halves =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
-  const float2 v = __half22float2(__half2(halves));
+__device__ __forceinline__ uint32_t folded_e4m3(BFloat16, uint32_t codes) {
+  const float2 v = __half22float2(e4m3_halves(codes));
   return narrow_pair(BFloat16{}, v.x * kFoldedFactor, v.y * kFoldedFactor);
 }
+// f16 has room for the scale as it is: products with e2m1 codes are 0 or between 2^-10 and
+// 2688, and elements are 2^-14 of these, so that the least is the least subnormal.
+__device__ __forceinline__ uint32_t folded_e4m3(Float16, uint32_t codes) {
+  return e4m3_pair(Float16{}, codes);
+}
 
-// by: for kU4 and kI8 the zero point, which is subtracted (for kU4 together with 128); where
-// kFolds, the scale.  kIsSpecial: the zero point of kI8 is 0, or the scale is large and not folded.
-template <Code kCode, bool kFolds, bool kIsSpecial = false>
+// Says which codes and scales become elements of which type, and how.
+// Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
+template <Code kOfCode, typename OfScale, typename T>
+struct Decoding {
+  static constexpr Code kCode = kOfCode;
+  using Scale = OfScale;
+  using Element = T;
+  static constexpr bool kIsBF16 = std::is_same_v<T, BFloat16>;
+  static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
+  static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
+  // Whether scales go into the elements.  Those of e8m0 have more exponents than f16.
+  static constexpr bool kFolds = kIsPair || (kIsE8m0 && kIsBF16);
+  static constexpr bool kByChunks = is_by_chunks(kCode, kFolds);
+  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
+  static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;
+  // What sums of elements lack.
+  static constexpr float kColumnFactor = kIsBF16                ? (kFolds ? 0x1p16f : 1.0f)
+                                         : kCode == Code::kE2M1 ? 0x1p14f
+                                                                : 1.0f;
+};
+
+// by: for kHasZeros what subtrahend() gives; where kFolds, the scale.  kIsSpecial: the zero point
+// is 0 and skipped, or the scale is large and not folded.
+template <typename D, bool kIsSpecial>
 __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
                                              uint32_t (&pairs)[4]) {
-  if constexpr (kCode == Code::kU4) {
+  using T = typename D::Element;
+  if constexpr (D::kCode == Code::kU4) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      pairs[i] = difference(ptx::and_or(words[0] >> 4 * i, 0x000f000fu, k128), by);
+      pairs[i] = difference(T{}, int4_pair(T{}, words[0] >> 4 * i), by);
     }
-  } else if constexpr (kCode == Code::kI8) {
+  } else if constexpr (D::kCode == Code::kI8) {
+    constexpr bool kSkips = kIsSpecial && D::kSkipsZeros;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t word = words[i / 2] >> 8 * (i % 2);
-      // This is 128 + the low bits, less 128 or, for negative numbers, 256.
-      const uint32_t integer =
-          difference(ptx::and_or(word, 0x007f007fu, k128), ptx::and_or(word, 0x00800080u, k128));
-      pairs[i] = kIsSpecial ? integer : difference(integer, by);
+      pairs[i] = int8_pair<kSkips>(T{}, words[i / 2] >> 8 * (i % 2), by);
     }
-  } else if constexpr (kCode == Code::kE4M3) {
+  } else if constexpr (D::kCode == Code::kE4M3) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      pairs[i] = e4m3_pair(words[i / 2] >> 16 * (i % 2));
-      if constexpr (kFolds) {
-        pairs[i] = product(pairs[i], by);
+      pairs[i] = e4m3_pair(T{}, words[i / 2] >> 16 * (i % 2));
+      if constexpr (D::kFolds) {
+        pairs[i] = product(T{}, pairs[i], by);
       }
     }
   } else {
-    static_assert(kCode == Code::kE2M1 && kFolds);
+    static_assert(D::kCode == Code::kE2M1);
     const uint32_t high = words[0] >> 8;
-    pairs[0] = e2m1_low_pair(words[0]);
-    pairs[1] = e2m1_high_pair(words[0]);
-    pairs[2] = e2m1_low_pair(high);
-    pairs[3] = e2m1_high_pair(high);
+    pairs[0] = e2m1_low_pair(T{}, words[0]);
+    pairs[1] = e2m1_high_pair(T{}, words[0]);
+    pairs[2] = e2m1_low_pair(T{}, high);
+    pairs[3] = e2m1_high_pair(T{}, high);
+    if constexpr (D::kFolds) {
 #pragma unroll
-    for (uint32_t& pair : pairs) {
-      if constexpr (kIsSpecial) {
-        pair = product(pair, (kFoldedExponent + kBias) * kExponents);
+      for (uint32_t& pair : pairs) {
+        if constexpr (kIsSpecial && D::kIsBF16) {
+          pair = product(T{}, pair, (kFoldedExponent + kBias) * kExponents);
+        }
+        pair = product(T{}, pair, by);
       }
-      pair = product(pair, by);
     }
   }
 }

@@ -4,7 +4,7 @@
 // A grouped GEMM for few rows per group, which runs at the speed at which codes are read.  On the
 // tensor cores the weights, decoded in registers, are the operand of 64 or 16 rows, and the rows of
 // activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
-// order; scales of e2m1 go into the elements, which hold them exactly.
+// order; scales of e2m1 go into the elements where these hold them exactly.
 //
 // Grid: one persistent block per SM, or two where items are short.  An item is a tile of up to 64
 // rows of a group times a block of columns.
@@ -22,16 +22,14 @@
 #include <cassert>
 #include <limits>
 #include <memory>
-#include <optional>
 
 #include "core/allocate.h"
 #include "core/ceil_div.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
 #include "experts/cuda/activation/activation.h"
-#include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
-#include "experts/cuda/gemm/dequant/few_rows_order.cuh"
-#include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/tensor_map.h"
 #include "moebius/device.h"
@@ -41,114 +39,16 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
-// The bytes of so many slots of scales.
-__host__ __device__ constexpr int scale_room(const Args& p, int slots) {
-  return slots * (kColumns >> p.team_shift) * p.scale_bytes;
-}
-
-template <Code kCode, typename Scale, int kRows, int kBlocks = 1>
-__global__ void __launch_bounds__(threads_of(kRows), kBlocks)
-    few_rows_gemm_kernel(const __grid_constant__ Args p) {
-  __shared__ TileStarts starts;
-  __shared__ Barriers barriers;
-  extern __shared__ __align__(1024) uint8_t stages[];
-  if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&p.codes);
-    for (int stage = 0; stage < p.num_stages; ++stage) {
-      ptx::mbarrier_init(&barriers.full[stage], 1);
-      ptx::mbarrier_init(&barriers.empty[stage], kWarps);
-    }
-    for (int slot = 0; slot < p.scale_slots; ++slot) {
-      ptx::mbarrier_init(&barriers.scales_full[slot], 1);
-      ptx::mbarrier_init(&barriers.scales_empty[slot], kWarps);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  // The kernel ahead orders rows.  It began after the sizes of groups were complete.
-  constexpr bool kGivesRegisters = kRows > kMmaRows;
-  find_tiles<threads_of(kRows)>(p.rows, kRows, starts);
-  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
-  if (warp >= kWarps) {
-    if constexpr (kGivesRegisters) {
-      ptx::fewer_registers<kFillerRegisters>();
-    }
-    if (warp == kWarps && ptx::elect_one()) {
-      Filler<kCode, kRows> filler(p, starts, stages, barriers);
-      filler.request_first_codes();
-      ptx::await_kernel_before();
-      filler.run();
-    }
-  } else {
-    if constexpr (kGivesRegisters) {
-      ptx::more_registers<kWorkerRegisters>();
-    }
-    ptx::await_kernel_before();
-    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
-                                          scale_room(p, p.scale_slots));
-    Worker<kCode, Scale, kRows>(p, starts, stages, barriers, sums).run();
-  }
-}
-
-using Kernel = void (*)(Args);
-
-template <Code kCode, typename Scale>
-Kernel kernel_of_rows(int rows, int blocks) {
-  if constexpr (has_two_blocks(kCode, kMmaRows)) {
-    if (blocks == 2) {
-      return few_rows_gemm_kernel<kCode, Scale, kMmaRows, 2>;
-    }
-  }
-  return rows == 16   ? few_rows_gemm_kernel<kCode, Scale, 16>
-         : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
-         : rows == 48 ? few_rows_gemm_kernel<kCode, Scale, 48>
-                      : few_rows_gemm_kernel<kCode, Scale, 64>;
-}
-
-using OrderKernel = void (*)(OrderArgs);
-
-template <Activates kActivates>
-OrderKernel order_kernel_of(Code code) {
-  switch (code) {
-    case Code::kU4:
-      return order_rows_kernel<Code::kU4, kActivates>;
-    case Code::kI8:
-      return order_rows_kernel<Code::kI8, kActivates>;
-    case Code::kE4M3:
-      return order_rows_kernel<Code::kE4M3, kActivates>;
-    default:
-      return order_rows_kernel<Code::kE2M1, kActivates>;
-  }
-}
-
-OrderKernel find_order_kernel(Code code, const std::optional<ActivationSpec>& activation) {
-  return !activation                  ? order_kernel_of<Activates::kNo>(code)
-         : is_plain_silu(*activation) ? order_kernel_of<Activates::kPlainSilu>(code)
-                                      : order_kernel_of<Activates::kAny>(code);
-}
-
-// Returns nullptr where there is no kernel.
-Kernel find_kernel(Code code, DType scale, int rows, int blocks) {
-  switch (code) {
-    case Code::kU4:
-      return scale == DType::kF32    ? kernel_of_rows<Code::kU4, float>(rows, blocks)
-             : scale == DType::kBF16 ? kernel_of_rows<Code::kU4, BFloat16>(rows, blocks)
-                                     : kernel_of_rows<Code::kU4, Float16>(rows, blocks);
-    case Code::kI8:
-      return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows, blocks) : nullptr;
-    case Code::kE4M3:
-      return scale == DType::kF32    ? kernel_of_rows<Code::kE4M3, float>(rows, blocks)
-             : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows, blocks)
-                                     : nullptr;
-    case Code::kE2M1:
-      return scale == DType::kE8M0 ? kernel_of_rows<Code::kE2M1, uint8_t>(rows, blocks)
-                                   : kernel_of_rows<Code::kE2M1, uint16_t>(rows, blocks);
-    default:
-      return nullptr;
-  }
-}
-
 static_assert(few_rows_tile(1 << 20) == kMostRows);
+
+Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w) {
+  const auto& activation = gemm.a.activation;
+  const KernelChoice choice{w.code, w.scale_dtype, tile_rows,
+                            !activation                  ? Activates::kNo
+                            : is_plain_silu(*activation) ? Activates::kPlainSilu
+                                                         : Activates::kAny};
+  return gemm.a.values.dtype() == DType::kF16 ? f16_kernels(choice) : bf16_kernels(choice);
+}
 
 constexpr int kMostShift = std::countr_zero(static_cast<unsigned>(kGroups));  // of teams
 // How blocks lie on the SMs.
@@ -207,7 +107,8 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
 // 256 columns for an SM and 6.8 of 64, took 32 us without teams and 39 us with four.
 // Two blocks per SM are chosen where items are short and more than SMs: one multiplies while an
 // item of the other ends and the next begins.
-Layout choose_layout(const ExpertGemm& gemm, int tile_rows, Args& p) {
+// `may_pair`: there is a kernel for two.
+Layout choose_layout(const ExpertGemm& gemm, int tile_rows, bool may_pair, Args& p) {
   constexpr int kShortSteps = 16;
   const int64_t groups = gemm.rows.num_groups;
   const int64_t rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
@@ -215,7 +116,7 @@ Layout choose_layout(const ExpertGemm& gemm, int tile_rows, Args& p) {
   const int64_t sms = num_sms(gemm.out.device().index);
   lay_out(p, tile_rows, 1, 0);
   const bool has_short_items = p.steps <= kShortSteps && tiles * p.across > sms;
-  const int blocks = has_two_blocks(p.w.code, tile_rows) && has_short_items ? 2 : 1;
+  const int blocks = may_pair && has_short_items ? 2 : 1;
   int best = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int shift = 0; shift <= kMostShift; ++shift) {
@@ -231,7 +132,8 @@ Layout choose_layout(const ExpertGemm& gemm, int tile_rows, Args& p) {
 
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
 // their memory.
-std::shared_ptr<void> order_rows(const ExpertGemm& gemm, int tile_rows, Args& p, const Stream& on) {
+std::shared_ptr<void> order_rows(
+    const ExpertGemm& gemm, int tile_rows, OrderKernel kernel, Args& p, const Stream& on) {
   const int index = on.device().index;
   const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
   const int width = (p.k + step - 1) / step * step;
@@ -247,8 +149,8 @@ std::shared_ptr<void> order_rows(const ExpertGemm& gemm, int tile_rows, Args& p,
   order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
   const int64_t slabs = width / kSlab;
   const dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
-  launch_early("order_rows_kernel", find_order_kernel(p.w.code, gemm.a.activation), grid,
-               kOrderThreads, 0, as_stream(on.native_handle()), order);
+  launch_early("order_rows_kernel", kernel, grid, kOrderThreads, 0, as_stream(on.native_handle()),
+               order);
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   const int box = row_box(tile_rows);
@@ -288,7 +190,9 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
-  const Layout layout = choose_layout(gemm, plan.tile_rows, p);
+  const Kernels kernels = find_kernels(gemm, plan.tile_rows, p.w);
+  assert(kernels.gemm != nullptr);
+  const Layout layout = choose_layout(gemm, plan.tile_rows, kernels.gemm_of_pair != nullptr, p);
   const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
   p.codes = make_tensor_map(
@@ -300,10 +204,9 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
         p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
         {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, kColumns >> p.team_shift}});
   }
-  const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, p, on);
+  const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, kernels.order, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
-  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows, layout.blocks);
-  assert(kernel != nullptr);
+  const GemmKernel kernel = layout.blocks == 2 ? kernels.gemm_of_pair : kernels.gemm;
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel),
                      static_cast<int64_t>(layout.shared_bytes));
   launch_early("few_rows_gemm_kernel", kernel, grid, threads_of(plan.tile_rows),

@@ -7,17 +7,10 @@
 
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 
 namespace moebius::cuda::few_rows {
-
-struct OrderArgs {
-  ActivationArgs x;      // unless rows are activated, `in` has rows of K
-  const int32_t* index;  // row r is in[index[r]]; nullptr: in[r]
-  int padded;            // the width of rows of `out`, a multiple of the k of a step
-};
-
-inline constexpr int kOrderThreads = 256;
 
 // Returns what the other thread of a pair of neighbours passes; `pair` is their mask.
 __device__ __forceinline__ uint4 exchanged(uint32_t pair, const uint4& v) {
@@ -28,7 +21,8 @@ __device__ __forceinline__ uint4 exchanged(uint32_t pair, const uint4& v) {
 // A thread takes a slab of a row at a time.  Two neighbours exchange halves, so that they store
 // whole sectors of 32 bytes: rows of `out` follow each other without gaps, and have an even number
 // of slabs.
-template <Code kCode, Activates kActivates>
+// kByChunks: see is_by_chunks().  T: BFloat16 or Float16.
+template <Code kCode, bool kByChunks, typename T, Activates kActivates>
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows_kernel(const __grid_constant__ OrderArgs p) {
   using S = Step<kCode, 16>;
@@ -45,11 +39,11 @@ __global__ void __launch_bounds__(kOrderThreads)
     const int64_t row = span.begin + i / slabs;
     const int slab = static_cast<int>(i % slabs);
     const int64_t from = p.index != nullptr ? p.index[row] : row;
-    const auto* in = static_cast<const BFloat16*>(p.x.in) + from * p.x.in_width;
+    const auto* in = static_cast<const T*>(p.x.in) + from * p.x.in_width;
     uint4 eights[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int k = S::kByChunks ? (slab / 4 * 16 + j * 4 + slab % 4) * 8 : (slab * 4 + j) * 8;
+      const int k = kByChunks ? (slab / 4 * 16 + j * 4 + slab % 4) * 8 : (slab * 4 + j) * 8;
       eights[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
     }
     uint4 own[4];  // of the lanes of a quad

@@ -30,16 +30,10 @@ __device__ __forceinline__ float scale_value(uint32_t bits) {
   }
 }
 
-// Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.
-template <Code kCode, typename Scale>
+// D: a Decoding.
+template <typename D>
 class Scales {
  public:
-  static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
-  static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
-  static constexpr bool kFolds = kIsE8m0 || kIsPair;  // scales go into the elements
-  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
-  static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0;
-
   struct Lane {
     int team;
     int column;  // the first of the lane's two in a block
@@ -71,11 +65,11 @@ class Scales {
       first_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, group, n)));
     }
     fetch_k_ = zero_k_ = team_ * S::kK;
-    k_ = static_cast<uint32_t>(fetch_k_ + (S::kByChunks ? part_ * kSlab : 0));
+    k_ = static_cast<uint32_t>(fetch_k_ + (D::kByChunks ? part_ * kSlab : 0));
     if (slots_ == 0) {
       fetch_chunk();
     }
-    if (kHasZeros && has_zeros_ != 0) {
+    if (D::kHasZeros && has_zeros_ != 0) {
       fetch_zeros();
     }
   }
@@ -105,29 +99,30 @@ class Scales {
       }
       ring_.advance(slots_);
     }
-    if constexpr (kMayBeLarge) {
+    if constexpr (D::kMayBeLarge) {
       // Bit 7 of a byte is set where half of the code is 72 or more.
       static_assert(kLargestE8m0 == 2 * 72);
       const auto halves = [&](int i) { return (words_[i] >> 1 & 0x7f7f7f7fu) + 0x38383838u; };
       is_large_ = __any_sync(kAll, ((halves(0) | halves(1)) & 0x80808080u) != 0) != 0;
     }
-    if (!kFolds && ends_ == 0) {
+    if (!D::kFolds && ends_ == 0) {
       take_factors();
-      if (kHasZeros && has_zeros_ != 0) {
+      if (D::kHasZeros && has_zeros_ != 0) {
         take_zeros();
       }
     }
   }
 
-  // This is for kFolds.  It makes the scales of the next step those that by() tells; large ones
+  // This is for D::kFolds.  It makes the scales of the next step those that by() tells; large ones
   // stay codes.
   __device__ __forceinline__ void take_folded() {
     uint32_t bits[2];
     own_words(bits);
-    if constexpr (kIsPair) {
+    if constexpr (D::kIsPair) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t both = folded_e4m3(__byte_perm(bits[i], 0, 0x4410u + part_ % 2 * 0x22u));
+        const uint32_t both =
+            folded_e4m3(T{}, __byte_perm(bits[i], 0, 0x4410u + part_ % 2 * 0x22u));
         by_[i][0] = __byte_perm(both, 0, 0x1010);
         by_[i][1] = __byte_perm(both, 0, 0x3232);
       }
@@ -138,9 +133,10 @@ class Scales {
         for (int j = 0; j < kFactors; ++j) {
           const uint32_t unit = (k_ + j * kSlab) >> p_.scale_shift;
           const uint32_t code = __byte_perm(bits[i], 0, 0x4440u | (unit & 3));
-          by_[i][j] = !kMayBeLarge ? both_halves(scale_value<Scale>(code) / kColumnFactor)
-                      : is_large_  ? code
-                                   : folded_e8m0(code);
+          by_[i][j] = !D::kMayBeLarge
+                          ? both_halves(T{}, scale_value<Scale>(code) / D::kColumnFactor)
+                      : is_large_ ? code
+                                  : folded_e8m0(code);
         }
       }
     }
@@ -148,10 +144,10 @@ class Scales {
   }
   // Whether large scales may be among those of the step.
   __device__ __forceinline__ bool is_large() const {
-    return kMayBeLarge && is_large_;
+    return D::kMayBeLarge && is_large_;
   }
 
-  // Unless kFolds: whether other scales begin with this slab, and some may with later ones.
+  // Unless D::kFolds: whether other scales begin with this slab, and some may with later ones.
   __device__ __forceinline__ bool ends_before(int slab) const {
     return (ends_ & 1 << slab) != 0;
   }
@@ -186,10 +182,12 @@ class Scales {
   }
 
  private:
-  using S = Step<kCode, kMmaRows>;
+  using Scale = typename D::Scale;
+  using T = typename D::Element;
+  using S = Step<D::kCode, kMmaRows>;
   // Of a column and step; a lane has one slab of four by chunks, else all slabs.
-  static constexpr int kFactors = !kFolds ? 1 : !S::kByChunks ? S::kSlabs : kIsPair ? 2 : 1;
-  static constexpr int kBytes = kIsPair ? 1 : sizeof(Scale);  // of a scale
+  static constexpr int kFactors = !D::kFolds ? 1 : !D::kByChunks ? S::kSlabs : D::kIsPair ? 2 : 1;
+  static constexpr int kBytes = D::kIsPair ? 1 : sizeof(Scale);  // of a scale
   static constexpr int kOfWord = 4 / kBytes;
   static constexpr int kOfChunk = kChunkBytes / kBytes;
 
@@ -230,13 +228,13 @@ class Scales {
     }
   }
   __device__ __forceinline__ void take_factors() {
-    if constexpr (!kFolds) {
+    if constexpr (!D::kFolds) {
       uint32_t bits[2];
       own_words(bits);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t odd = kBytes == 2 ? (k_ >> p_.scale_shift) % 2 : 0;
-        factor_[i] = scale_value<Scale>(bits[i] >> odd * 16);
+        const uint32_t place = (k_ >> p_.scale_shift) % uint32_t{kOfWord};
+        factor_[i] = scale_value<Scale>(bits[i] >> place * (8 * kBytes));
       }
     }
   }
@@ -254,7 +252,7 @@ class Scales {
     }
   }
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
-    return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
+    return subtrahend<D::kCode>(T{}, zero_point);
   }
   // Returns by how much k grows to the next scales, where those before `slab` of a step end.
   __device__ __forceinline__ int to_next(int slab) const {

@@ -30,11 +30,6 @@ inline constexpr int kMmaRows = 16;  // the most rows of a tile that warps multi
 constexpr int threads_of(int tile_rows) {
   return (tile_rows <= kMmaRows ? kWarps + 1 : kWarps + kGroupWarps) * kWarp;
 }
-// Whether there is a kernel of few enough registers for two blocks on an SM.  The other codes would
-// keep some registers in memory.
-constexpr bool has_two_blocks(Code code, int tile_rows) {
-  return code == Code::kE2M1 && tile_rows <= kMmaRows;
-}
 inline constexpr int kFillerRegisters = 32;
 inline constexpr int kWorkerRegisters = 112;
 
@@ -70,11 +65,15 @@ struct Step {
   __device__ __forceinline__ static int row_boxes(int rows) {
     return (rows + kRowBox - 1) / kRowBox;
   }
-  // Each lane of a quad decodes eight codes of a slab.  By chunks, lane l has the 32 neighbours of
-  // the step that begin at 32 l, eight per slab.  They share a scale, which the lane fetches alone.
-  // Otherwise a slab is 32 neighbours, and lane l has words l of its chunks of 16 bytes.
-  static constexpr bool kByChunks = kCode == Code::kE2M1;
 };
+
+// Each lane of a quad decodes eight codes of a slab.  By chunks, lane l has the 32 neighbours of
+// the step that begin at 32 l, eight per slab.  They share a scale, which the lane fetches alone
+// and multiplies its elements by (`folds`).  Otherwise a slab is 32 neighbours, whose sums may be
+// scaled, and lane l has words l of its chunks of 16 bytes.
+constexpr bool is_by_chunks(Code code, bool folds) {
+  return code == Code::kE2M1 && folds;
+}
 
 struct Args : GemmArgs {
   CUtensorMap codes;              // [G N, bytes of K], boxes of a team's columns x kStepBytes
@@ -99,6 +98,11 @@ struct Args : GemmArgs {
   int scale_slots;
   int scale_bytes;  // of a column in a slot
 };
+
+// The bytes of so many slots of scales.
+__host__ __device__ constexpr int scale_room(const Args& p, int slots) {
+  return slots * (kColumns >> p.team_shift) * p.scale_bytes;
+}
 
 struct Barriers {
   uint64_t full[kMostStages];             // codes and rows have arrived

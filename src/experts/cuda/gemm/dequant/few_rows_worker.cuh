@@ -15,8 +15,8 @@
 
 namespace moebius::cuda::few_rows {
 
-// Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  kRows: the most rows of a tile.
-template <Code kCode, typename Scale, int kRows>
+// D: a Decoding.  kRows: the most rows of a tile.
+template <typename D, int kRows>
 class Worker {
  public:
   // `sums` has room for the sums of all teams but the first.
@@ -31,8 +31,8 @@ class Worker {
         warp_column_(beside_ * kGroupColumns + warp_ % kGroupWarps * kOwn),
         scales_(args, stages_, barriers, {team_, warp_column_ + quad_, part_, lane_}) {
     // The lane's words are 16 bytes of column quad_, or what ldmatrix makes of those of lane % 8.
-    const int own = warp_ % kGroupWarps * kOwn + (S::kByChunks ? quad_ : lane_ % 8);
-    const int chunk = (S::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
+    const int own = warp_ % kGroupWarps * kOwn + (D::kByChunks ? quad_ : lane_ % 8);
+    const int chunk = (D::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
     codes_ = stages_ + static_cast<uint32_t>(group_ * kBoxBytes + own * kStepBytes + chunk * 16);
     const int row = lane_ % 8;
     rows_ =
@@ -67,13 +67,14 @@ class Worker {
   }
 
  private:
-  using S = Step<kCode, kRows>;
+  using S = Step<D::kCode, kRows>;
+  using T = typename D::Element;
   using Sums = float[kRows / 2];
   static constexpr bool kByWarps = kRows <= kMmaRows;
-  using ScalesOf = Scales<kCode, Scale>;
-  static constexpr bool kFolds = ScalesOf::kFolds;
-  // Slabs whose products are waited for together.
-  static constexpr int kUnit = kFolds || kRows <= 48 ? S::kSlabs / 2 : 1;
+  static constexpr bool kFolds = D::kFolds;
+  // Slabs whose products are waited for together.  Without zero points sums that are scaled are
+  // those of e2m1, after each slab, or of codes of 8 bits, of which a step has two slabs.
+  static constexpr int kUnit = kFolds || (D::kHasZeros && kRows <= 48) ? S::kSlabs / 2 : 1;
   // While a slab is multiplied the next one is decoded, into the other half of the registers.
   static_assert(S::kSlabs / kUnit % 2 == 0);
 
@@ -96,7 +97,7 @@ class Worker {
     for (uint32_t i = 0; i < 2; ++i) {
       const uint32_t from =
           codes_ + static_cast<uint32_t>(ring_.slot * p_.stage_bytes) + i * 8 * kStepBytes;
-      if constexpr (S::kByChunks) {
+      if constexpr (D::kByChunks) {
         ptx::ld_shared(from, words[i]);
       } else {
         ptx::ldmatrix_x4(words[i], from);
@@ -110,10 +111,10 @@ class Worker {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       uint32_t by = scales_.by(i, slab);
-      if constexpr (kIsSpecial && ScalesOf::kMayBeLarge) {
+      if constexpr (kIsSpecial && D::kMayBeLarge) {
         by = unfolded_e8m0(by);
       }
-      decode_pairs<kCode, kFolds, kIsSpecial>(words[i] + slab * S::kWords, by, pairs[i]);
+      decode_pairs<D, kIsSpecial>(words[i] + slab * S::kWords, by, pairs[i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -149,6 +150,27 @@ class Worker {
     load_words(words_);
   }
 
+  // Multiplies both halves of a slab by its rows, whose descriptor has this low word.
+  __device__ __forceinline__ static void multiply_slab(
+      BFloat16, Sums& sums, const Elements& elements, uint32_t low, bool accumulates) {
+    ptx::Wgmma<kRows>::bf16(sums, elements[0], ptx::wgmma_descriptor(low), accumulates);
+    ptx::Wgmma<kRows>::bf16(sums, elements[1], ptx::wgmma_descriptor(low + 2), true);
+  }
+  __device__ __forceinline__ static void multiply_slab(
+      Float16, Sums& sums, const Elements& elements, uint32_t low, bool accumulates) {
+    ptx::Wgmma<kRows>::f16(sums, elements[0], ptx::wgmma_descriptor(low), accumulates);
+    ptx::Wgmma<kRows>::f16(sums, elements[1], ptx::wgmma_descriptor(low + 2), true);
+  }
+  // The same with one half by a warp for itself.
+  __device__ __forceinline__ static void multiply_half(
+      BFloat16, float (&sums)[4], const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
+    ptx::mma_bf16(sums, elements, x0, x1);
+  }
+  __device__ __forceinline__ static void multiply_half(
+      Float16, float (&sums)[4], const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
+    ptx::mma_f16(sums, elements, x0, x1);
+  }
+
   // Multiplies the item that has been started.  `goes_on`: another one follows.
   __device__ __forceinline__ void multiply(bool goes_on, Sums& result) {
     Sums sums = {};
@@ -168,7 +190,7 @@ class Worker {
             ptx::wgmma_descriptor_low(stages_ + kCodeBytes +
                                       static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
             team_ * (S::kSlabs / 2) * tile;
-        bool is_special = kCode == Code::kI8 && !scales_.subtracts();
+        bool is_special = D::kSkipsZeros && !scales_.subtracts();
         if constexpr (kFolds) {
           scales_.take_folded();
           // Why a second condition, which never holds: without a branch at each slab, ptxas moves
@@ -188,7 +210,7 @@ class Worker {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
               const int slab = first + i;
-              if (ScalesOf::kHasZeros && scales_.ends_before(slab)) {
+              if (D::kHasZeros && scales_.ends_before(slab)) {
                 scales_.take_zeros(slab);
               }
               decode<false>(words_, slab, own[i]);
@@ -213,8 +235,7 @@ class Worker {
             }
             const uint32_t low =
                 rows + static_cast<uint32_t>(slab / 2) * tile + static_cast<uint32_t>(slab % 2 * 4);
-            ptx::Wgmma<kRows>::bf16(sums, own[i][0], ptx::wgmma_descriptor(low), accumulates);
-            ptx::Wgmma<kRows>::bf16(sums, own[i][1], ptx::wgmma_descriptor(low + 2), true);
+            multiply_slab(T{}, sums, own[i], low, accumulates);
             accumulates = true;
           }
           ptx::wgmma_commit();
@@ -256,7 +277,7 @@ class Worker {
       scales_.next_chunk();
       const int end = min(step + p_.chunk_steps, p_.steps);
       const bool has_next = goes_on || end < p_.steps;
-      if (kCode == Code::kI8 ? !scales_.subtracts() : scales_.is_large()) {
+      if (D::kSkipsZeros ? !scales_.subtracts() : scales_.is_large()) {
         multiply_steps<true, !kFolds>(end - step, has_next, sums, totals);
       } else if (!kFolds && scales_.ends_within()) {
         multiply_steps<false, true>(end - step, has_next, sums, totals);
@@ -312,7 +333,7 @@ class Worker {
             }
           }
           scales_.take_factors(slab);
-          if constexpr (ScalesOf::kHasZeros) {
+          if constexpr (D::kHasZeros) {
             scales_.take_zeros(slab);
           }
         }
@@ -331,7 +352,7 @@ class Worker {
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
           for (int e = 0; e < kEights; ++e) {
-            ptx::mma_bf16(sums[e], elements[half], x[e][2 * half], x[e][2 * half + 1]);
+            multiply_half(T{}, sums[e], elements[half], x[e][2 * half], x[e][2 * half + 1]);
           }
         }
       }
@@ -368,12 +389,9 @@ class Worker {
   }
 
   __device__ __forceinline__ float column_factor(const Place& place, int n) const {
-    float factor = 1.0f;
-    if constexpr (kFolds) {
-      factor = kColumnFactor;
-      if constexpr (ScalesOf::kIsPair) {
-        factor *= global_factor(p_.w, place.group, n);
-      }
+    float factor = D::kColumnFactor;
+    if constexpr (D::kIsPair) {
+      factor *= global_factor(p_.w, place.group, n);
     }
     return factor;
   }
@@ -442,17 +460,17 @@ class Worker {
 
   // Stores two neighbours at a time: of every 8 x 8, a lane has two rows of a column, and gets two
   // columns of a row.
-  template <typename T>
+  template <typename Out>
   __device__ __forceinline__ void store_pairs(const Place& place, const Sums& sums) const {
     const int n = place.column + warp_column_ + part_ * 2;
-    T* to = static_cast<T*>(p_.out) + (place.row + quad_) * p_.n + n;
+    Out* to = static_cast<Out*>(p_.out) + (place.row + quad_) * p_.n + n;
 #pragma unroll
     for (int first = 0; first < kRows; first += 8) {
       if (first < place.rows) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float* own = sums + first / 2 + i * 2;
-          const uint32_t pair = ptx::transpose_8x8(narrow_pair(T{}, own[0], own[1]));
+          const uint32_t pair = ptx::transpose_8x8(narrow_pair(Out{}, own[0], own[1]));
           if (first + quad_ < place.rows && n + i * 8 < p_.n) {
             *reinterpret_cast<uint32_t*>(to + i * 8) = pair;
           }
@@ -487,7 +505,7 @@ class Worker {
   uint32_t held_ = 0;  // the barrier of the stage before
   Words words_;        // of the next step
 
-  ScalesOf scales_;
+  Scales<D> scales_;
 };
 
 }  // namespace moebius::cuda::few_rows

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of few_rows_gemm.cu, and which of them decodes what.  Kernels of bf16 and of f16 are
+// instances of their own, in few_rows_bf16.cu and few_rows_f16.cu, since each takes minutes to
+// compile.
+#pragma once
+
+#include "core/cuda/ptx.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_order.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
+#include "moebius/dtype.h"
+
+namespace moebius::cuda::few_rows {
+
+// D: a Decoding.
+template <typename D, int kRows, int kBlocks = 1>
+static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
+    few_rows_gemm_kernel(const __grid_constant__ Args p) {
+  __shared__ TileStarts starts;
+  __shared__ Barriers barriers;
+  extern __shared__ __align__(1024) uint8_t stages[];
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&p.codes);
+    for (int stage = 0; stage < p.num_stages; ++stage) {
+      ptx::mbarrier_init(&barriers.full[stage], 1);
+      ptx::mbarrier_init(&barriers.empty[stage], kWarps);
+    }
+    for (int slot = 0; slot < p.scale_slots; ++slot) {
+      ptx::mbarrier_init(&barriers.scales_full[slot], 1);
+      ptx::mbarrier_init(&barriers.scales_empty[slot], kWarps);
+    }
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  // The kernel ahead orders rows.  It began after the sizes of groups were complete.
+  constexpr bool kGivesRegisters = kRows > kMmaRows;
+  find_tiles<threads_of(kRows)>(p.rows, kRows, starts);
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  if (warp >= kWarps) {
+    if constexpr (kGivesRegisters) {
+      ptx::fewer_registers<kFillerRegisters>();
+    }
+    if (warp == kWarps && ptx::elect_one()) {
+      Filler<D::kCode, kRows> filler(p, starts, stages, barriers);
+      filler.request_first_codes();
+      ptx::await_kernel_before();
+      filler.run();
+    }
+  } else {
+    if constexpr (kGivesRegisters) {
+      ptx::more_registers<kWorkerRegisters>();
+    }
+    ptx::await_kernel_before();
+    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
+                                          scale_room(p, p.scale_slots));
+    Worker<D, kRows>(p, starts, stages, barriers, sums).run();
+  }
+}
+
+template <Activates kActivates, typename D>
+OrderKernel order_kernel_of() {
+  return order_rows_kernel<D::kCode, D::kByChunks, typename D::Element, kActivates>;
+}
+
+template <typename D>
+Kernels kernels_of(const KernelChoice& choice) {
+  Kernels kernels{};
+  const int rows = choice.tile_rows;
+  kernels.gemm = rows == 16   ? few_rows_gemm_kernel<D, 16>
+                 : rows == 32 ? few_rows_gemm_kernel<D, 32>
+                 : rows == 48 ? few_rows_gemm_kernel<D, 48>
+                              : few_rows_gemm_kernel<D, 64>;
+  // Why no others: int4, and sums that are scaled, would keep some registers in memory.
+  if constexpr (D::kCode == Code::kE2M1 && D::kFolds) {
+    kernels.gemm_of_pair = rows <= kMmaRows ? few_rows_gemm_kernel<D, kMmaRows, 2> : nullptr;
+  }
+  kernels.order = choice.activates == Activates::kNo ? order_kernel_of<Activates::kNo, D>()
+                  : choice.activates == Activates::kPlainSilu
+                      ? order_kernel_of<Activates::kPlainSilu, D>()
+                      : order_kernel_of<Activates::kAny, D>();
+  return kernels;
+}
+
+// T: BFloat16 or Float16, the type of the rows.
+template <typename T>
+Kernels find_kernels(const KernelChoice& choice) {
+  const DType scale = choice.scale;
+  switch (choice.code) {
+    case Code::kU4:
+      return scale == DType::kF32    ? kernels_of<Decoding<Code::kU4, float, T>>(choice)
+             : scale == DType::kBF16 ? kernels_of<Decoding<Code::kU4, BFloat16, T>>(choice)
+                                     : kernels_of<Decoding<Code::kU4, Float16, T>>(choice);
+    case Code::kI8:
+      return scale == DType::kF32 ? kernels_of<Decoding<Code::kI8, float, T>>(choice) : Kernels{};
+    case Code::kE4M3:
+      return scale == DType::kF32    ? kernels_of<Decoding<Code::kE4M3, float, T>>(choice)
+             : scale == DType::kE8M0 ? kernels_of<Decoding<Code::kE4M3, uint8_t, T>>(choice)
+                                     : Kernels{};
+    case Code::kE2M1:
+      return scale == DType::kE8M0 ? kernels_of<Decoding<Code::kE2M1, uint8_t, T>>(choice)
+                                   : kernels_of<Decoding<Code::kE2M1, uint16_t, T>>(choice);
+    default:
+      return {};
+  }
+}
+
+}  // namespace moebius::cuda::few_rows
