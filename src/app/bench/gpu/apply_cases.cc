@@ -72,6 +72,11 @@ constexpr ApplyScheme kSchemes[] = {
     {"mxfp6_e2m3", "mxfp6_e2m3"},
     {"mxfp8", "mxfp8"},
     {"nvfp4", "nvfp4"},
+    {"int8_w8a16_f16", "int8_w8a16", false, true},
+    {"int4_w4a16_f16", "int4_w4a16", false, true},
+    {"mxfp4_w4a16_f16", "mxfp4_w4a16", false, true},
+    {"nvfp4_w4a16_f16", "nvfp4", true, true},
+    {"nvfp4_f16", "nvfp4", false, true},
 };
 
 MoeLayerWeights make_layer(const Model& model, const ApplyScheme& scheme) {
@@ -83,8 +88,11 @@ MoeLayerWeights make_layer(const Model& model, const ApplyScheme& scheme) {
   }
   if (scheme.is_f16) {
     layer.config.in_dtype = DType::kF16;
-    layer.experts.w1 = convert(layer.experts.w1, DType::kF16);
-    layer.experts.w2 = convert(layer.experts.w2, DType::kF16);
+    for (Tensor* weights : {&layer.experts.w1, &layer.experts.w2}) {
+      if (weights->dtype() == DType::kBF16) {  // and not codes
+        *weights = convert(*weights, DType::kF16);
+      }
+    }
   }
   return layer;
 }
