@@ -76,8 +76,9 @@ cuda::RowFacts row_facts(const Deployment& d, const cuda::WeightFacts& weights) 
   const bool widens = spec->format == QuantFormat::kFp8 && spec->group.col < 1 &&
                       cuda::wants_bf16_codes(weights, hopper(), std::nullopt);
   cuda::RowFacts facts;
-  facts.dtype = widens || quant::scaled_codes_fit_bf16(spec->format) ? DType::kBF16
-                                                                     : storage_dtype(spec->format);
+  facts.dtype = widens || quant::scaled_codes_fit(spec->format, DType::kBF16)
+                    ? DType::kBF16
+                    : storage_dtype(spec->format);
   facts.scales = divides || spec->group.is_per_tensor() ? cuda::RowScales::kAll
                  : holds_scales                         ? cuda::RowScales::kNone
                                                         : cuda::RowScales::kPerRow;

@@ -18,10 +18,10 @@ namespace moebius::quant {
 Code code_of(QuantFormat format);
 Encode encode_of(const QuantizeSpec& spec);
 
-// Whether bf16 can represent every code times its block scale.  It can when scales are powers of
-// two, and for e4m3 times e2m1.
-inline bool scaled_codes_fit_bf16(QuantFormat format) {
-  return format == QuantFormat::kNvfp4 || is_ocp_mx(format);
+// Whether bf16 or f16 can represent every code times its block scale.  Both hold e4m3 times e2m1,
+// and bf16 codes times powers of two, of which f16 has too few.
+inline bool scaled_codes_fit(QuantFormat format, DType dtype) {
+  return format == QuantFormat::kNvfp4 || (dtype == DType::kBF16 && is_ocp_mx(format));
 }
 
 struct GroupCode {

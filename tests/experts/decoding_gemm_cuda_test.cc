@@ -110,7 +110,7 @@ TEST_F(DecodingGemmTest, HasTheBitsOfWeightsThatAreDecodedBefore) {
         gemm.w = &c.w;
         gemm.rows = rows.groups;
         const WeightFacts facts = facts_of(c.w);
-        const int64_t group_elements = decoded_group_elements(facts);
+        const int64_t group_elements = decoded_group_elements(facts, DType::kBF16);
         int64_t fewest = 1;  // groups, beside whose weights there is room for the scales of all
         while (decoded_ahead_slots(facts, fewest * group_elements) < kLeastDecodedSlots) {
           ++fewest;
@@ -167,7 +167,7 @@ TEST_F(DecodingGemmTest, WaitsForNoBlocksThatDoNotRun) {
   gemm.decodes_ahead = true;
   gemm.out = room({rows.num_rows, kN}, DType::kBF16);
   gemm.next_item = room({2}, DType::kI32);
-  gemm.decoded = room({4 * decoded_group_elements(facts_of(c.w))}, DType::kBF16);
+  gemm.decoded = room({4 * decoded_group_elements(facts_of(c.w), DType::kBF16)}, DType::kBF16);
   run_expert_gemm(gemm, stream_);
   const Tensor expected = here(gemm.out);  // by now the kernels are loaded
   gemm.out = room({rows.num_rows, kN}, DType::kBF16);

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
+#include <utility>
 
 #include "moebius/error.h"
 #include "quant/decoded_room.h"
@@ -204,30 +206,42 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
       {"nvfp4", weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3)},
   };
   for (const Decoded& c : kCases) {
-    SCOPED_TRACE(c.name);
-    const int64_t from = quant::kDecodedRows * kGroups;
-    const GemmDesc desc = coded(c.weights);
-    const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
-    EXPECT_EQ(many.multiplier, Multiplier::kSm90);
-    EXPECT_EQ(many.decodes_from, from);
-    EXPECT_GE(many.decoded_elements, kGroups * kN * kK);
-    EXPECT_TRUE(many.takes_index());
-    EXPECT_TRUE(many.takes_arrivals());
-    EXPECT_FALSE(many.takes_columns());
-    const GemmPlan few = choose_gemm(desc, gpu_of(9), from - 1);
-    EXPECT_EQ(few.multiplier, Multiplier::kFewRows);
-    EXPECT_EQ(few.decodes_from, from);
-    EXPECT_FALSE(few.decodes());
-    EXPECT_TRUE(few.takes_index());
-    EXPECT_FALSE(few.takes_arrivals());
-    GemmDesc without_room = desc;
-    without_room.may_decode = false;
-    EXPECT_EQ(of(without_room), Multiplier::kFewRows);
-    EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma);
-    GemmDesc f16 = desc;
-    f16.rows.dtype = f16.out = DType::kF16;
-    EXPECT_EQ(of(f16), Multiplier::kFewRows);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(std::string(c.name) + " " + std::string(moebius::name(dtype)));
+      const int64_t from = quant::kDecodedRows * kGroups;
+      GemmDesc desc = coded(c.weights);
+      desc.rows.dtype = desc.out = dtype;
+      const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
+      EXPECT_EQ(many.multiplier, Multiplier::kSm90);
+      EXPECT_EQ(many.decodes_from, from);
+      EXPECT_GE(many.decoded_elements, kGroups * kN * kK);
+      EXPECT_TRUE(many.takes_index());
+      EXPECT_TRUE(many.takes_arrivals());
+      EXPECT_FALSE(many.takes_columns());
+      const GemmPlan few = choose_gemm(desc, gpu_of(9), from - 1);
+      EXPECT_EQ(few.multiplier, Multiplier::kFewRows);
+      EXPECT_EQ(few.decodes_from, from);
+      EXPECT_FALSE(few.decodes());
+      EXPECT_TRUE(few.takes_index());
+      EXPECT_FALSE(few.takes_arrivals());
+      GemmDesc without_room = desc;
+      without_room.may_decode = false;
+      EXPECT_EQ(of(without_room), Multiplier::kFewRows);
+      EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma);
+    }
   }
+}
+
+// f16 has too few exponents for the scales of mx formats, so sums of their blocks are scaled.
+TEST(GemmPlan, ScalesOfMxStayApartFromElementsInF16) {
+  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
+  EXPECT_EQ(decoded_blocks(mxfp4, DType::kBF16), 0);
+  EXPECT_EQ(decoded_blocks(mxfp4, DType::kF16), kK / 32);
+  const WeightFacts nvfp4 = weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3);
+  EXPECT_EQ(decoded_blocks(nvfp4, DType::kF16), 0);
+  const WeightFacts int4 = weights_in(QuantFormat::kInt4, 128);
+  EXPECT_EQ(decoded_blocks(int4, DType::kF16), kK / 128);
+  EXPECT_FALSE(can_decode(int4, DType::kF32));
 }
 
 TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
@@ -255,6 +269,14 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
     EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
   }
   EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), kDecodedAheadRows).decodes_ahead);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    GemmDesc desc = coded(weights_in(QuantFormat::kInt8));
+    desc.rows.dtype = desc.out = dtype;
+    desc.decodes_ahead = true;
+    const GemmPlan plan = choose_gemm(desc, gpu_of(9), kManyRows);
+    EXPECT_TRUE(plan.decodes());
+    EXPECT_EQ(plan.decodes_ahead, dtype == DType::kBF16) << "in bf16 alone";
+  }
   // 512 MiB hold three groups with their scales, and two beside the scales of all.
   constexpr int64_t kTwoFit = 32768;
   EXPECT_FALSE(plan_for(mxfp4, kDecodedAheadRows, kTwoFit).decodes_ahead);
@@ -387,7 +409,11 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
-      {"16 x 1536 x 2048: sm90", "decoded weights", "decoded from 3584 rows on"});
+      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 3584 rows on"});
+  GemmDesc f16 = desc;
+  f16.rows.dtype = f16.out = DType::kF16;
+  testing::expect_mentions(to_string(choose_gemm(f16, gpu_of(9), kManyRows), f16),
+                           "of decoded weights in f16");
   GemmDesc fp8 = fp8_columns();
   fp8.activation = ActivationSpec{};
   fp8.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape::per_token()};

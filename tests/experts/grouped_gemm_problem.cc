@@ -29,9 +29,8 @@ std::string to_string(const GemmProblem& p) {
 }
 
 std::vector<int64_t> scale_blocks(DType dtype) {
-  return dtype == DType::kBF16  ? std::vector<int64_t>{0, 128, 96}
-         : dtype == DType::kF16 ? std::vector<int64_t>{0}
-                                : std::vector<int64_t>{0, kScaleBlock};
+  return bits(dtype) == 16 ? std::vector<int64_t>{0, 128, 96}
+                           : std::vector<int64_t>{0, kScaleBlock};
 }
 
 Tensor ints(const std::vector<int>& values) {
@@ -63,7 +62,7 @@ GroupedGemm make_operands(const GemmProblem& p, uint32_t seed) {
     gemm.b_scale = random_uniform({groups, (p.k + p.scale_block - 1) / p.scale_block, p.n},
                                   DType::kF32, seed + 3, 0.5f, 2.0f);
   }
-  if (p.dtype == DType::kBF16 && p.has_bias) {
+  if (bits(p.dtype) == 16 && p.has_bias) {
     gemm.a_scale = random_uniform(rows_by(1), DType::kF32, seed + 2, 0.5f, 2.0f);
   }
   if (p.has_bias) {

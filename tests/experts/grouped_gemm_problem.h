@@ -42,7 +42,7 @@ struct GemmProblem {
 std::string to_string(const GemmProblem& p);
 
 // The values of scale_block to test for a dtype: none, blocks that end with a stage of the kernel,
-// and for bf16 blocks that end within one.
+// and for bf16 and f16 blocks that end within one.
 std::vector<int64_t> scale_blocks(DType dtype);
 
 Tensor ints(const std::vector<int>& values);

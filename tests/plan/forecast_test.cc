@@ -69,6 +69,7 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
                         Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::fp8_tflops},
                         Rate{"int8_w8a8", DType::kBF16, &Machine::int8_tflops},
                         Rate{"int8_w8a16", DType::kBF16, &Machine::decoded_tflops},
+                        Rate{"int8_w8a16", DType::kF16, &Machine::decoded_tflops},
                         Rate{"int4_w4a16", DType::kBF16, &Machine::decoded_tflops},
                         Rate{"mxfp4_w4a16", DType::kBF16, &Machine::decoded_tflops},
                         Rate{"nvfp4", DType::kBF16, &Machine::decoded_tflops}}) {

@@ -158,6 +158,7 @@ struct Wgmma<64> {
 template <>
 struct Wgmma<128> {
   MOEBIUS_WGMMA_BF16("m64n128", 64, "64", "65", "66")
+  MOEBIUS_WGMMA_F16("m64n128", 64, "64", "65", "66")
   MOEBIUS_WGMMA_E4M3("m64n128", 64, "64", "65", "66")
 };
 

@@ -43,7 +43,7 @@ bool set_decoded_ahead(const ExpertGemm& gemm, GroupedGemm& out) {
   const int64_t n = w.values.dim(1);
   const int64_t k = w.values.dim(2);
   const WeightFacts facts = facts_of(w);
-  const int64_t blocks = decoded_blocks(facts);
+  const int64_t blocks = decoded_blocks(facts, DType::kBF16);
   const int64_t slots = decoded_ahead_slots(facts, gemm.decoded.numel());
   if (slots < kLeastDecodedSlots) {
     return false;
@@ -71,12 +71,13 @@ void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
   const int64_t n = w.values.dim(1);
   const int64_t k = w.values.dim(2);
   const WeightFacts facts = facts_of(w);
-  const int64_t blocks = decoded_blocks(facts);
+  const DType dtype = gemm.a.values.dtype();
+  const int64_t blocks = decoded_blocks(facts, dtype);
   const int64_t groups =
-      std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group_elements(facts));
-  out.b = gemm.decoded.slice(0, groups * n * k).view({groups, n, k});
-  auto* scales = reinterpret_cast<float*>(gemm.decoded.data<BFloat16>() + groups * n * k);
+      std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group_elements(facts, dtype));
   const Device device = gemm.decoded.device();
+  out.b = Tensor::borrow(gemm.decoded.raw(), {groups, n, k}, dtype, device);
+  auto* scales = reinterpret_cast<float*>(gemm.decoded.data<BFloat16>() + groups * n * k);
   out.column_scale = Tensor::borrow(scales, {groups, n}, DType::kF32, device);
   if (blocks > 0) {
     out.b_scale = Tensor::borrow(scales + groups * n, {groups, blocks, n}, DType::kF32, device);
@@ -232,7 +233,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
   desc.out = gemm.out.dtype();
   desc.keeps_f32 = gemm.keeps_f32;
   desc.may_decode = gemm.decoded && desc.weights.format &&
-                    gemm.decoded.numel() >= decoded_group_elements(desc.weights);
+                    gemm.decoded.numel() >= decoded_group_elements(desc.weights, desc.rows.dtype);
   desc.must_decode = desc.may_decode;
   desc.is_fetched = gemm.is_fetched;
   desc.forced = gemm.forced;

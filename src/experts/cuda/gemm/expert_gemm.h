@@ -70,8 +70,8 @@ struct ExpertGemm {
   Tensor out;             // [M, N]: f32, bf16 or f16; rows not in use stay as they are
   Tensor next_item = {};  // see GroupedGemm
   int max_sms = 0;        // 0: all
-  // Scratch of GemmPlan::decoded_elements in bf16.  Weights in codes are decoded there, some groups
-  // at a time, for the GEMM that takes bf16.  Undefined: weights are not decoded.
+  // Scratch of GemmPlan::decoded_elements in 16 bits.  Weights in codes are decoded there to the
+  // type of the rows, some groups at a time.  Undefined: weights are not decoded.
   Tensor decoded = {};
   bool keeps_f32 = false;     // see GemmDesc
   int64_t expected_rows = 0;  // of all groups together; 0: as many as there is room for

@@ -28,6 +28,7 @@ constexpr int64_t kTileColumns = 256;  // of sm90: gate and up side by side
 constexpr int64_t kMaxGroups = 1024;
 constexpr int64_t kSlab = 32;   // of K, in few_rows
 constexpr int64_t kVector = 8;  // elements that kernels read at once
+constexpr int64_t kDecodedElementBytes = 2;
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
 
 // Why a kernel refuses a GEMM; nullptr: it takes it.
@@ -215,21 +216,22 @@ bool can_be_decoded(const GemmDesc& desc) {
   const RowFacts& rows = desc.rows;
   const bool takes_scales = rows.scales != RowScales::kPerRow ||
                             (has_one_scale_per_row(rows, desc.weights.k) && !rows.divides);
-  return desc.may_decode && !is_forced_away(desc, Multiplier::kSm90) &&
-         rows.dtype == DType::kBF16 && takes_scales && can_decode(desc.weights);
+  return desc.may_decode && !is_forced_away(desc, Multiplier::kSm90) && takes_scales &&
+         can_decode(desc.weights, rows.dtype);
 }
 
 // Whether sm90 can decode these weights while it multiplies by others.
 bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
   const WeightFacts& w = desc.weights;
   const quant::Code code = quant::code_of(*w.format);
-  const bool has_code = decoded_blocks(w) > 0
+  const bool has_code = decoded_blocks(w, DType::kBF16) > 0
                             ? code == quant::Code::kU4
                             : code == quant::Code::kE2M1 || code == quant::Code::kI8;
   // The scales of a row's blocks, and those of all rows, are neighbours.
   const bool has_whole_blocks =
       w.grid.num_cols == 1 || (w.grid.group_rows == 1 && w.k % w.grid.group_cols == 0);
-  const bool is_bf16 = plan.activates ? !plan.quantizes : desc.out == DType::kBF16;
+  const bool is_bf16 = desc.rows.dtype == DType::kBF16 &&
+                       (plan.activates ? !plan.quantizes : desc.out == DType::kBF16);
   return has_code && has_whole_blocks && is_bf16 && !w.has_zero_point &&
          w.n * w.k % quant::kDecodedUnit == 0 && w.num_groups <= quant::kMostDecodedAhead &&
          w.alignment >= 16 && w.scale_alignment >= 16 &&
@@ -331,8 +333,9 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
       }
       if (decodes && multiplier == Multiplier::kSm90) {
         const WeightFacts& w = desc.weights;
-        plan.decoded_elements = quant::decoded_bytes(w.num_groups, w.n, w.k, decoded_blocks(w)) /
-                                int64_t{sizeof(BFloat16)};
+        const int64_t blocks = decoded_blocks(w, desc.rows.dtype);
+        plan.decoded_elements =
+            quant::decoded_bytes(w.num_groups, w.n, w.k, blocks) / kDecodedElementBytes;
         const bool pays =
             w.n * w.k >= kDecodedAheadElements && expected_rows >= kDecodedAheadRows * w.num_groups;
         plan.decodes_ahead = desc.decodes_ahead.value_or(pays) && can_decode_ahead(desc, plan);
@@ -355,6 +358,7 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
   }
   if (plan.decodes()) {
     line += plan.decodes_ahead ? ", of weights decoded ahead" : ", of decoded weights";
+    line += desc.rows.dtype == DType::kF16 ? " in f16" : "";
   }
   if (plan.fp8 != Fp8Scales::kNone) {
     line += fmt::format(", of fp8 codes with scales of {}",
@@ -371,29 +375,29 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
   return plan.reason.empty() ? line : line + fmt::format("; not sm90: {}", plan.reason);
 }
 
-bool can_decode(const WeightFacts& w) {
-  if (!w.format) {
+bool can_decode(const WeightFacts& w, DType dtype) {
+  if (!w.format || (dtype != DType::kBF16 && dtype != DType::kF16)) {
     return false;
   }
   const quant::Code code = quant::code_of(*w.format);
   const int needed = quant::code_bits(code) == 6 ? 2 : quant::code_bits(code);
   return w.k % kVector == 0 && w.alignment >= needed &&
          (w.grid.num_cols == 1 || w.grid.group_cols % quant::kDecodedStep == 0 ||
-          quant::scaled_codes_fit_bf16(*w.format));
+          quant::scaled_codes_fit(*w.format, dtype));
 }
 
-int64_t decoded_blocks(const WeightFacts& w) {
-  return w.grid.num_cols == 1 || quant::scaled_codes_fit_bf16(*w.format) ? 0 : w.grid.num_cols;
+int64_t decoded_blocks(const WeightFacts& w, DType dtype) {
+  return w.grid.num_cols == 1 || quant::scaled_codes_fit(*w.format, dtype) ? 0 : w.grid.num_cols;
 }
 
-int64_t decoded_group_elements(const WeightFacts& w) {
-  return quant::decoded_group_bytes(w.n, w.k, decoded_blocks(w)) / int64_t{sizeof(BFloat16)};
+int64_t decoded_group_elements(const WeightFacts& w, DType dtype) {
+  return quant::decoded_group_bytes(w.n, w.k, decoded_blocks(w, dtype)) / kDecodedElementBytes;
 }
 
 int64_t decoded_ahead_slots(const WeightFacts& w, int64_t elements) {
-  constexpr auto kOfWord = static_cast<int64_t>(sizeof(float) / sizeof(BFloat16));
-  const int64_t num_words =
-      w.num_groups * w.n * (1 + decoded_blocks(w)) + num_decode_counters(w.num_groups);
+  constexpr int64_t kOfWord = int64_t{sizeof(float)} / kDecodedElementBytes;
+  const int64_t num_words = w.num_groups * w.n * (1 + decoded_blocks(w, DType::kBF16)) +
+                            num_decode_counters(w.num_groups);
   return std::clamp<int64_t>((elements - kOfWord * num_words) / (w.n * w.k), 0, w.num_groups);
 }
 
@@ -402,8 +406,8 @@ bool wants_bf16_codes(const WeightFacts& w,
                       std::optional<Multiplier> forced) {
   const bool takes_codes =
       has_fp8_columns(w) && forced.value_or(Multiplier::kSm90) == Multiplier::kSm90;
-  return w.format == QuantFormat::kFp8 && can_decode(w) && has_sizes_of_sm90(w, gpu) &&
-         !takes_codes;
+  return w.format == QuantFormat::kFp8 && can_decode(w, DType::kBF16) &&
+         has_sizes_of_sm90(w, gpu) && !takes_codes;
 }
 
 Fp8Scales fp8_scales(const GemmDesc& desc) {
@@ -439,8 +443,9 @@ MmaPlan plan_mma(const GemmDesc& desc) {
     }
   }
   plan.step = plan.kind == MmaPlan::Kind::kS8 ? kStepBytes : kStepBytes / 2;
-  plan.folds = w.format == QuantFormat::kNvfp4 ||
-               (w.format && is_ocp_mx(*w.format) && plan.kind == MmaPlan::Kind::kBf16);
+  plan.folds =
+      w.format && quant::scaled_codes_fit(
+                      *w.format, plan.kind == MmaPlan::Kind::kBf16 ? DType::kBF16 : DType::kF16);
   const bool has_blocks = w.format && w.grid.num_cols > 1;
   if (has_blocks && w.grid.group_cols % kVector != 0) {
     return plan;

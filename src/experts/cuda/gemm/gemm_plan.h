@@ -24,7 +24,7 @@ namespace moebius::cuda {
 
 enum class Multiplier : uint8_t {
   kThin,     // few rows and weights, both in bf16
-  kSm90,     // TMA and wgmma: bf16, f16, fp8 (Fp8Scales), int8; decoded weights as bf16
+  kSm90,     // TMA and wgmma: bf16, f16, fp8 (Fp8Scales), int8; decoded weights as bf16 or f16
   kFewRows,  // rows in bf16 or f16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
   kGeneral,  // any operands: f32 products of the values that they stand for
@@ -118,11 +118,11 @@ struct GemmPlan {
   Fp8Scales fp8 = Fp8Scales::kNone;
   bool activates = false;  // it stores activated columns
   bool quantizes = false;  // it stores them in the codes of GemmDesc::codes
-  // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: the kernel
-  // reads codes.
+  // Elements of scratch in which weights are decoded to the type of the rows, bf16 or f16, some
+  // groups at a time; 0: the kernel reads codes.
   int64_t decoded_elements = 0;
   // The kernel decodes weights itself, while it multiplies by those that it has decoded before. Its
-  // warps that would copy rows by an index decode instead.
+  // warps that would copy rows by an index decode instead.  There are such kernels for bf16 alone.
   bool decodes_ahead = false;
   // The number of rows of all groups from which weights in codes are decoded; 0: that does not
   // depend on rows.
@@ -180,15 +180,15 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
 // rows on".
 std::string to_string(const GemmPlan& plan, const GemmDesc& desc);
 
-// Whether bf16 holds every element exactly (except subnormals), apart from a factor of its column
-// or of at least 32 neighbours in the column.  That is so for mx and nvfp4 formats, and for others
-// whose scales are shared by at least 32.
-bool can_decode(const WeightFacts& weights);
+// Whether `dtype`, bf16 or f16, holds every element exactly (except subnormals of bf16), apart from
+// a factor of its column or of at least 32 neighbours in the column.  That is so for mx and nvfp4
+// formats, and for others whose scales are shared by at least 32.
+bool can_decode(const WeightFacts& weights, DType dtype);
 // The number of blocks of K with factors of their own; 0: the factor is the column's.
 // REQUIRES: can_decode().
-int64_t decoded_blocks(const WeightFacts& weights);
+int64_t decoded_blocks(const WeightFacts& weights, DType dtype);
 // The elements of GemmPlan::decoded_elements that each group takes.
-int64_t decoded_group_elements(const WeightFacts& weights);
+int64_t decoded_group_elements(const WeightFacts& weights, DType dtype);
 // The i32 in that scratch by which a kernel that decodes ahead counts, see GroupedGemm.
 constexpr int64_t num_decode_counters(int64_t num_groups) {
   return 2 + 2 * num_groups;

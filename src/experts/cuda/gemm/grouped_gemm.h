@@ -29,15 +29,16 @@ struct GroupedGemm {
   RowArrivals::Signals arrivals;
   int64_t first_expert = 0;
   // f32.  For f8e4m3 with b_scale [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Otherwise
-  // [M, 1] or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
+  // [M, 1] or [G, max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for
+  // bf16 and f16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
   // column_maps(b), by the lines that evicts_b wants, where they exist already.
   const ColumnMaps* b_maps = nullptr;
-  // f32, optional.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)], for bf16 [G, ceil(K / block), N]:
-  // sums of a block are multiplied by it and added up in f32.
+  // f32, optional.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)], for bf16 and f16 [G, ceil(K /
+  // block), N]: sums of a block are multiplied by it and added up in f32.
   Tensor b_scale;
-  int64_t scale_block = 0;  // the block of b_scale of bf16, a multiple of 32
+  int64_t scale_block = 0;  // the block of b_scale of bf16 and f16, a multiple of 32
   // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  int8 has it, and f8e4m3
   // without b_scale; theirs may be in bf16 or f16, too.
   Tensor column_scale;

@@ -233,7 +233,7 @@ RowCoder::RowCoder(const QuantDesc& desc,
 }
 
 DType RowCoder::dtype() const {
-  return widens_codes_ || quant::scaled_codes_fit_bf16(spec_->format)
+  return widens_codes_ || quant::scaled_codes_fit(spec_->format, DType::kBF16)
              ? DType::kBF16
              : storage_dtype(spec_->format);
 }

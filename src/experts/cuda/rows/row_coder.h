@@ -51,7 +51,7 @@ class RowCoder {
   // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
   // Whether codes that a caller gives are decoded to values before they are multiplied.
-  bool decodes() const { return spec_ && quant::scaled_codes_fit_bf16(spec_->format); }
+  bool decodes() const { return spec_ && quant::scaled_codes_fit(spec_->format, DType::kBF16); }
   // The operand for codes [rows, k] that a caller gives with ExpertsInput::x_scale.  It is in
   // room.values if dtype() is not that of the codes.  Only rows in use are decoded.
   RowOperand given(const Tensor& codes,

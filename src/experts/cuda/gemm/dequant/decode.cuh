@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a thread decodes weights to bf16, eight elements at a time.
+// How a thread decodes weights to bf16 or f16, eight elements at a time.
 #pragma once
 
 #include "experts/cuda/gemm/dequant/decode_args.h"
@@ -25,61 +25,133 @@ __device__ __forceinline__ float decoded_column_scale(const DecodeArgs& p, int g
   return factor;
 }
 
-__device__ __forceinline__ __nv_bfloat162 both(float value) {
+__device__ __forceinline__ __nv_bfloat162 both(BFloat16, float value) {
   return __float2bfloat162_rn(value);
 }
+__device__ __forceinline__ __half2 both(Float16, float value) {
+  return __float2half2_rn(value);
+}
 
-// Computes (code - zero_point) * scale in pairs, which is exact.  Why in pairs, and why codes
-// become numbers by their bits: at the speed of memory a thread has time for some 15 instructions
-// per eight elements.
-template <Code kCode>
-__device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point, float scale) {
-  const auto low = static_cast<uint32_t>(codes);
-  uint32_t words[4];
-  if constexpr (kCode == Code::kU4) {
-    // The lowest bits of 128 + c are c, and those of 128 + 8 c are c shifted by three.
-    const uint32_t shifted = low >> 1;
-    const auto factors = __floats2bfloat162_rn(1.0f, 0.125f);
-    const auto less = __floats2bfloat162_rn(-128.0f - zero_point, -16.0f - zero_point);
+// The functions that follow set `words` to pairs of code - zero_point or of code * scale, which are
+// exact.  Why in pairs, and why codes become numbers by their bits: at the speed of memory a thread
+// has time for some 15 instructions per eight elements.
+__device__ __forceinline__ void decode_u4(BFloat16,
+                                          uint32_t low,
+                                          float zero_point,
+                                          uint32_t (&words)[4]) {
+  // The lowest bits of 128 + c are c, and those of 128 + 8 c are c shifted by three.
+  const uint32_t shifted = low >> 1;
+  const auto factors = __floats2bfloat162_rn(1.0f, 0.125f);
+  const auto less = __floats2bfloat162_rn(-128.0f - zero_point, -16.0f - zero_point);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t bits =
-          (__byte_perm(low, shifted, 0x0400 | i * 0x0101) & 0x0078000fu) | 0x43004300u;
-      words[i] = bits_of(__hfma2(as_pair<__nv_bfloat162>(bits), factors, less));
-    }
-  } else if constexpr (kCode == Code::kE2M1) {
-    // Bytes of magnitudes come from tables, and signs from the highest bits of bytes.
-    const uint32_t even = low << 4;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits =
+        (__byte_perm(low, shifted, 0x0400 | i * 0x0101) & 0x0078000fu) | 0x43004300u;
+    words[i] = bits_of(__hfma2(as_pair<__nv_bfloat162>(bits), factors, less));
+  }
+}
+__device__ __forceinline__ void decode_u4(Float16,
+                                          uint32_t low,
+                                          float zero_point,
+                                          uint32_t (&words)[4]) {
+  // The lowest bits of 1024 + c are c, and those of 1024 + 16 c are c shifted by four.
+  const auto factors = __floats2half2_rn(1.0f, 0.0625f);
+  const auto less = __floats2half2_rn(-1024.0f - zero_point, -64.0f - zero_point);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t four = low >> (16 * half) & 0x7777u;
-      const uint32_t lower = __byte_perm(0xc0800000u, 0xc0804000u, four);
-      const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, four);
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits = (__byte_perm(low, 0, i * 0x0101) & 0x00f0000fu) | 0x64006400u;
+    words[i] = bits_of(__hfma2(as_pair<__half2>(bits), factors, less));
+  }
+}
+
+// Bytes of magnitudes come from tables, and signs from the highest bits of bytes.
+__device__ __forceinline__ uint32_t e2m1_signs(uint32_t even, uint32_t low, int i) {
+  return __byte_perm(even, low, (4 + i) << 12 | i << 4) & 0x80008000u;
+}
+__device__ __forceinline__ void decode_e2m1(BFloat16,
+                                            uint32_t low,
+                                            float scale,
+                                            uint32_t (&words)[4]) {
+  const uint32_t even = low << 4;
 #pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        const uint32_t magnitudes = __byte_perm(lower, upper, i % 2 == 0 ? 0x5140 : 0x7362);
-        const uint32_t signs = __byte_perm(even, low, (4 + i) << 12 | i << 4) & 0x80008000u;
-        words[i] = bits_of(__hmul2(as_pair<__nv_bfloat162>(magnitudes | signs), both(scale)));
-      }
-    }
-  } else if constexpr (kCode == Code::kI8) {
-    // A byte is its low bits, less 128 for negative numbers.  The low bits of 128 + c are c, and
-    // with the highest bit of a byte the bits of 128 are those of 256.
-    const uint32_t both_words[2] = {low, static_cast<uint32_t>(codes >> 32)};
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t four = low >> (16 * half) & 0x7777u;
+    const uint32_t lower = __byte_perm(0xc0800000u, 0xc0804000u, four);
+    const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, four);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t two = __byte_perm(both_words[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
-      const auto number = __hsub2(as_pair<__nv_bfloat162>((two & 0x007f007fu) | 0x43004300u),
-                                  as_pair<__nv_bfloat162>((two & 0x00800080u) | 0x43004300u));
-      words[i] = bits_of(__hsub2(number, both(zero_point)));
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      const uint32_t magnitudes = __byte_perm(lower, upper, i % 2 == 0 ? 0x5140 : 0x7362);
+      words[i] = bits_of(__hmul2(as_pair<__nv_bfloat162>(magnitudes | e2m1_signs(even, low, i)),
+                                 both(BFloat16{}, scale)));
     }
   }
-  if constexpr (kCode != Code::kU4 && kCode != Code::kE2M1 && kCode != Code::kI8) {
+}
+__device__ __forceinline__ void decode_e2m1(Float16,
+                                            uint32_t low,
+                                            float scale,
+                                            uint32_t (&words)[4]) {
+  const uint32_t even = low << 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t four = low >> (16 * half) & 0x7777u;
+    const uint32_t upper = __byte_perm(0x3e3c3800u, 0x46444240u, four);  // the lower bytes are 0
+#pragma unroll
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      const uint32_t magnitudes = __byte_perm(upper, 0, i % 2 == 0 ? 0x1404 : 0x3424);
+      words[i] = bits_of(
+          __hmul2(as_pair<__half2>(magnitudes | e2m1_signs(even, low, i)), both(Float16{}, scale)));
+    }
+  }
+}
+
+// Two bytes of int8 codes, each in the lower half of 16 bits.
+__device__ __forceinline__ uint32_t two_bytes(uint64_t codes, int i) {
+  const uint32_t both_words[2] = {static_cast<uint32_t>(codes), static_cast<uint32_t>(codes >> 32)};
+  return __byte_perm(both_words[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
+}
+__device__ __forceinline__ void decode_i8(BFloat16,
+                                          uint64_t codes,
+                                          float zero_point,
+                                          uint32_t (&words)[4]) {
+  // A byte is its low bits, less 128 for negative numbers.  The low bits of 128 + c are c, and
+  // with the highest bit of a byte the bits of 128 are those of 256.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t two = two_bytes(codes, i);
+    const auto number = __hsub2(as_pair<__nv_bfloat162>((two & 0x007f007fu) | 0x43004300u),
+                                as_pair<__nv_bfloat162>((two & 0x00800080u) | 0x43004300u));
+    words[i] = bits_of(__hsub2(number, both(BFloat16{}, zero_point)));
+  }
+}
+__device__ __forceinline__ void decode_i8(Float16,
+                                          uint64_t codes,
+                                          float zero_point,
+                                          uint32_t (&words)[4]) {
+  // With the highest bit flipped, a code is 128 larger and not negative.  The low bits of 1024 + c
+  // are c.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits = two_bytes(codes, i) ^ 0x64806480u;
+    words[i] = bits_of(__hsub2(as_pair<__half2>(bits), both(Float16{}, 1152.0f + zero_point)));
+  }
+}
+
+// Computes (code - zero_point) * scale in pairs of T, which is exact.
+template <typename T, Code kCode>
+__device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point, float scale) {
+  uint32_t words[4];
+  if constexpr (kCode == Code::kU4) {
+    decode_u4(T{}, static_cast<uint32_t>(codes), zero_point, words);
+  } else if constexpr (kCode == Code::kE2M1) {
+    decode_e2m1(T{}, static_cast<uint32_t>(codes), scale, words);
+  } else if constexpr (kCode == Code::kI8) {
+    decode_i8(T{}, codes, zero_point, words);
+  } else {
     float v[kVector];
     quant::device::decode8_as<kCode>(codes, v);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      words[i] = narrow_pair(BFloat16{}, v[2 * i] * scale, v[2 * i + 1] * scale);
+      words[i] = narrow_pair(T{}, v[2 * i] * scale, v[2 * i + 1] * scale);
     }
   }
   return make_uint4(words[0], words[1], words[2], words[3]);

@@ -23,8 +23,8 @@ constexpr int kDown = 16;
 constexpr int kBlocksPerSm = 2;
 constexpr int kHeld = 4;  // vectors of a row that a thread requests at once
 
-// Decodes a group by a row of blocks.
-template <Code kCode>
+// Decodes a group by a row of blocks, to elements of T.
+template <typename T, Code kCode>
 __device__ __forceinline__ void decode_group(const DecodeArgs& p,
                                              int group,
                                              int slot,
@@ -34,7 +34,7 @@ __device__ __forceinline__ void decode_group(const DecodeArgs& p,
   const auto* byte_of_block = p.folds ? static_cast<const uint8_t*>(p.w.scale) : p.w.zero_point;
   for (int n = static_cast<int>(blockIdx.x * kDown + threadIdx.y); n < p.n; n += step) {
     const uint8_t* codes = p.w.values + (int64_t{group} * p.n + n) * p.w.row_bytes;
-    auto* out = reinterpret_cast<uint4*>(p.out + (int64_t{slot} * p.n + n) * p.k);
+    auto* out = reinterpret_cast<uint4*>(static_cast<T*>(p.out) + (int64_t{slot} * p.n + n) * p.k);
     const int64_t first_scale = scale_row(p.w, group, n);
     if (threadIdx.x == 0) {
       p.column_scale[int64_t{scale_slot} * p.n + n] = decoded_column_scale(p, group, n);
@@ -59,8 +59,8 @@ __device__ __forceinline__ void decode_group(const DecodeArgs& p,
 #pragma unroll
       for (int h = 0; h < kHeld; ++h) {
         if (first + h * kAcross < num_vectors) {
-          out[first + h * kAcross] = decode_vector<kCode>(held[h], zero_point_of(p, of_block[h]),
-                                                          scale_of(p, of_block[h]));
+          out[first + h * kAcross] = decode_vector<T, kCode>(held[h], zero_point_of(p, of_block[h]),
+                                                             scale_of(p, of_block[h]));
         }
       }
     }
@@ -68,14 +68,14 @@ __device__ __forceinline__ void decode_group(const DecodeArgs& p,
 }
 
 // blockIdx.y counts groups from `first_group` on, and slots.
-template <Code kCode>
+template <typename T, Code kCode>
 __global__ void __launch_bounds__(kAcross* kDown)
     decode_kernel(const __grid_constant__ DecodeArgs p, RowGroups rows, int first_group) {
   const int slot = static_cast<int>(blockIdx.y);
   const int group = first_group + slot;
   const RowSpan span = group_rows(rows, group);
   if (span.begin < span.end) {
-    decode_group<kCode>(p, group, slot, slot);
+    decode_group<T, kCode>(p, group, slot, slot);
   }
 }
 
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kAcross* kDown) decode_first_kernel(
   for (int group = 0; group < rows.num_groups; ++group) {
     const RowSpan span = group_rows(rows, group);
     if (span.begin < span.end) {
-      decode_group<kCode>(p, group, 0, group);
+      decode_group<BFloat16, kCode>(p, group, 0, group);
       return;
     }
   }
@@ -106,12 +106,12 @@ DecodeArgs decode_args(const ExpertGemm& gemm, const GroupedGemm& out) {
   DecodeArgs args{};
   args.w = weight_args(w);
   args.a = row_args(gemm.a);
-  args.folds = quant::scaled_codes_fit_bf16(*w.quant.format);
-  args.num_blocks = static_cast<int>(decoded_blocks(facts_of(w)));
+  args.folds = quant::scaled_codes_fit(*w.quant.format, out.b.dtype());
+  args.num_blocks = static_cast<int>(decoded_blocks(facts_of(w), out.b.dtype()));
   const int64_t of_block = (int64_t{args.w.group_cols} + kVector - 1) / kVector;
   args.block_inverse = static_cast<uint32_t>(((int64_t{1} << 32) + of_block - 1) / of_block);
   args.block_shift = std::bit_width(static_cast<uint64_t>(of_block)) - 1;
-  args.out = out.b.data<BFloat16>();
+  args.out = out.b.raw();
   args.column_scale = out.column_scale.data<float>();
   args.block_scale = out.b_scale ? out.b_scale.data<float>() : nullptr;
   args.n = static_cast<int>(out.b.dim(1));
@@ -132,9 +132,11 @@ void decode_weights(const ExpertGemm& gemm,
   const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(across, 1, needed)),
                   static_cast<unsigned>(groups));
   quant::visit_code(args.w.code, [&](auto code) {
-    decode_kernel<decltype(code)::value>
-        <<<grid, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(args, gemm.rows,
-                                                                           static_cast<int>(first));
+    constexpr Code kCode = decltype(code)::value;
+    const auto kernel = out.b.dtype() == DType::kF16 ? decode_kernel<Float16, kCode>
+                                                     : decode_kernel<BFloat16, kCode>;
+    kernel<<<grid, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(
+        args, gemm.rows, static_cast<int>(first));
   });
   check_launch("decode_kernel");
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decodes weights to bf16, for GEMMs that take no codes.
+// Decodes weights to bf16 or f16, for GEMMs that take no codes.
 #pragma once
 
 #include "experts/cuda/gemm/dequant/decode_args.h"
@@ -23,7 +23,7 @@ void decode_weights(const ExpertGemm& gemm,
                     const GroupedGemm& out,
                     const Stream& stream);
 
-// Decodes the first group that has rows, to where a GEMM with out.decode expects it, and sets
+// Decodes the first group that has rows to bf16, where a GEMM with out.decode expects it, and sets
 // out.decode_counters to zeros.
 void decode_first_group(const ExpertGemm& gemm, const GroupedGemm& out, const Stream& stream);
 

@@ -216,9 +216,9 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
   }
 }
 
-// Computes the sums of bf16 with scales that change along K: products of kStepElements of K are
-// scaled and added up here.  D is transposed for large tiles, too: a thread then has four columns,
-// and as many scales, instead of 64.  For the rest see multiply_fp8.
+// Computes the sums of bf16 or f16 with scales that change along K: products of kStepElements of K
+// are scaled and added up here.  D is transposed for large tiles, too: a thread then has four
+// columns, and as many scales, instead of 64.  For the rest see multiply_fp8.
 template <typename Config, int kRows, int kStepElements>
 __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
                                                 int blocks,
@@ -261,8 +261,7 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
         for (int i = 0; i < kPerStep; ++i) {
           const int stage = (part * kPerStep + i) / kPerStage;
           const uint32_t step = stage * kStage + 2 * ((part * kPerStep + i) % kPerStage);
-          ptx::Wgmma<kRows>::bf16(products, ptx::wgmma_descriptor(columns + half * kHalf + step),
-                                  ptx::wgmma_descriptor(rows + step), i != 0);
+          multiply<Config, kRows>(products, columns + half * kHalf + step, rows + step, i != 0);
           if (i % kPerStage == kPerStage - 1 || i == kPerStep - 1) {
             ptx::wgmma_commit();
           }

@@ -73,7 +73,7 @@ requires Config::kHasBlockScales class ScaleCopies<Config, kWarps> {
   const float* of_columns_ = nullptr;
 };
 
-// For scaled bf16: the scales of a tile's columns, for one or both parts of a stage.
+// For scaled bf16 and f16: the scales of a tile's columns, for one or both parts of a stage.
 template <typename Config, int kWarps>
 requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
  public:

@@ -132,7 +132,7 @@ class Decoder {
     constexpr bool kFolds = kCode == Code::kE2M1;
     const DecodeArgs& p = args_.decode;
     const int unit = unit_ % per_group_;
-    auto* to = reinterpret_cast<uint4*>(p.out) +
+    auto* to = static_cast<uint4*>(p.out) +
                (int64_t{slot} * per_group_ + unit) * (kUnit / kVector) + lane_;
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       ptx::mbarrier_wait_parity(&ring_.full[place_], parity_);
@@ -154,8 +154,8 @@ class Decoder {
         }
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          to[h * kWarp] = decode_vector<kCode>(held[h], p.w.default_zero_point,
-                                               kFolds ? scale_of(p, scales[h]) : 1.0f);
+          to[h * kWarp] = decode_vector<BFloat16, kCode>(held[h], p.w.default_zero_point,
+                                                         kFolds ? scale_of(p, scales[h]) : 1.0f);
         }
         codes += kHeld * kWarp * kBytes;
         to += kHeld * kWarp;

@@ -50,6 +50,11 @@ void launch(const Args& args,
            : operands == Operands::kScaledF8E4M3 ? run(Config<Operands::kScaledF8E4M3, Out>{})
                                                  : run(Config<Operands::kInt8, Out>{});
   };
+  const auto run_f16 = [&](auto out) {
+    using Out = decltype(out);
+    return operands == Operands::kF16 ? run(Config<Operands::kF16, Out>{})
+                                      : run(Config<Operands::kScaledF16, Out>{});
+  };
   const auto run_bf16 = [&](auto out) {
     using Out = decltype(out);
     return operands == Operands::kBF16         ? run(Config<Operands::kBF16, Out>{})
@@ -58,12 +63,11 @@ void launch(const Args& args,
   };
   switch (result) {
     case Result::kF32:
-      return operands == Operands::kF16 ? run(Config<Operands::kF16, float>{}) : run_bf16(float{});
+      return is_f16(operands) ? run_f16(float{}) : run_bf16(float{});
     case Result::kBF16:
       return run_bf16(BFloat16{});
     case Result::kF16:
-      return operands == Operands::kF16 ? run(Config<Operands::kF16, Float16>{})
-                                        : run_coded(Float16{});
+      return is_f16(operands) ? run_f16(Float16{}) : run_coded(Float16{});
     case Result::kActivatedBF16:
       return operands == Operands::kScaledBF16
                  ? run(Config<Operands::kScaledBF16, BFloat16, true>{})

@@ -29,9 +29,24 @@ inline constexpr int kMaxGroups = 1024;
 inline constexpr int kColumnsInOrder = 32;
 
 // Scaled: scales change along k.  With the others a scale is that of a row or of a column.
-enum class Operands : uint8_t { kBF16, kF16, kScaledBF16, kF8E4M3, kScaledF8E4M3, kInt8 };
+enum class Operands : uint8_t {
+  kBF16,
+  kF16,
+  kScaledBF16,
+  kScaledF16,
+  kF8E4M3,
+  kScaledF8E4M3,
+  kInt8,
+};
+constexpr bool is_f16(Operands operands) {
+  return operands == Operands::kF16 || operands == Operands::kScaledF16;
+}
+// Whether sums of blocks of K are multiplied by scales of 16-bit operands.
+constexpr bool has_scaled_sums(Operands operands) {
+  return operands == Operands::kScaledBF16 || operands == Operands::kScaledF16;
+}
 
-// With kScaledBF16 a scale is shared by a multiple of this many elements of K.
+// With kScaledBF16 and kScaledF16 a scale is shared by a multiple of this many elements of K.
 inline constexpr int kScaleStep = quant::kDecodedStep;
 
 // Says what becomes of the sums.  Activated results have N / 2 columns, see GroupedGemm::activates.
@@ -49,7 +64,7 @@ struct Args {
   const void* a_values;  // the memory of a, which its maps describe
   const float* a_scale;  // nullptr: none
   const float* b_scale;
-  int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]
+  int scale_block;  // has_scaled_sums(): b_scale is [G, ceil(K / scale_block), N]
   // But for kScaledF8E4M3, row r of group g has scale a_scale[r a_row_step + g a_group_step].
   int a_row_step;
   int a_group_step;
@@ -92,7 +107,7 @@ struct Args {
 constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
     case Result::kBF16:
-      return operands != Operands::kF16;
+      return !is_f16(operands);
     case Result::kF16:
       return operands != Operands::kBF16 && operands != Operands::kScaledBF16;
     case Result::kActivatedBF16:

@@ -44,9 +44,9 @@ template <Operands kOperands, typename OutType, bool kActivated = false, bool kD
 struct Config {
   static constexpr bool kHasBlockScales = kOperands == Operands::kScaledF8E4M3;
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
-  static constexpr bool kIsF16 = kOperands == Operands::kF16;
+  static constexpr bool kIsF16 = is_f16(kOperands);
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
-  static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
+  static constexpr bool kIsScaled = has_scaled_sums(kOperands);
   static constexpr bool kStagesHaveScales = kHasBlockScales || kIsScaled;
   // Scales of columns may be in 16 bits.
   static constexpr bool kTakesNarrowScales = kOperands == Operands::kF8E4M3 || kIsInt8;
@@ -73,7 +73,7 @@ struct Config {
   }
 };
 
-// The number of scales along K in a stage of scaled bf16.
+// The number of scales along K in a stage of scaled bf16 or f16.
 template <typename Config>
 __device__ __forceinline__ int scale_parts(const Args& args) {
   constexpr int kMost = Config::kBlockElements / kScaleStep;

@@ -60,7 +60,7 @@ std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
     case DType::kBF16:
       return gemm.b_scale ? sm90::Operands::kScaledBF16 : sm90::Operands::kBF16;
     case DType::kF16:
-      return sm90::Operands::kF16;
+      return gemm.b_scale ? sm90::Operands::kScaledF16 : sm90::Operands::kF16;
     case DType::kF8E4M3:
       return gemm.b_scale ? sm90::Operands::kScaledF8E4M3 : sm90::Operands::kF8E4M3;
     case DType::kI8:
@@ -120,7 +120,7 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxS8Depth) {
     return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxS8Depth));
   }
-  if (operands == sm90::Operands::kScaledBF16 && gemm.scale_block % sm90::kScaleStep != 0) {
+  if (sm90::has_scaled_sums(*operands) && gemm.scale_block % sm90::kScaleStep != 0) {
     return Support::no(fmt::format("scales of {} columns of K, not of a multiple of {}",
                                    gemm.scale_block, sm90::kScaleStep));
   }
