@@ -244,6 +244,16 @@ TEST(GemmPlan, ScalesOfMxStayApartFromElementsInF16) {
   EXPECT_FALSE(can_decode(int4, DType::kF32));
 }
 
+// Models in f16 whose activations are quantized to mx or nvfp4 have rows in bf16.
+TEST(GemmPlan, RowsInBf16MayHaveResultsInF16) {
+  GemmDesc desc = coded(weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3));
+  desc.out = DType::kF16;
+  EXPECT_EQ(of(desc, kGroups), Multiplier::kFewRows);
+  const GemmPlan many = choose_gemm(desc, gpu_of(9), kManyRows);
+  EXPECT_EQ(many.multiplier, Multiplier::kSm90);
+  EXPECT_TRUE(many.decodes() && !many.decodes_ahead);
+}
+
 TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   const auto plan_for = [](WeightFacts weights, int64_t rows_per_group, int64_t n = 4096) {
     weights.n = n;

@@ -166,6 +166,7 @@ TEST_F(Sm90GroupedGemmTest, OperandsAndResultsOfF16) {
   uint32_t seed = 500;
   for (const auto& [dtype, out] : {std::pair(DType::kF16, DType::kF16),
                                    {DType::kF16, DType::kF32},
+                                   {DType::kBF16, DType::kF16},
                                    {DType::kF8E4M3, DType::kF16}}) {
     for (const int rows : {1, 33, 65, 129}) {
       check({dtype, out, 512, 256, {rows, 0, 31}}, seed += 10);

@@ -68,11 +68,9 @@ Refusal refusal_of_int8(const GemmDesc& desc) {
 
 Refusal refusal_of_result(const GemmDesc& desc, Fp8Scales fp8, bool is_int8) {
   if (!desc.activation) {
-    const bool is_16_bits = desc.out == DType::kBF16 || desc.out == DType::kF16;
-    const bool is_of_rows = bits(desc.rows.dtype) == 8 || desc.out == desc.rows.dtype;
-    return desc.out == DType::kF32 || (is_16_bits && is_of_rows)
-               ? nullptr
-               : "the result is neither f32 nor in the 16 bits of the rows";
+    return desc.out == DType::kBF16 && desc.rows.dtype == DType::kF16
+               ? "rows are f16 and the result is bf16"
+               : nullptr;
   }
   if (!is_plain_silu(*desc.activation)) {
     return "the activation is not silu(gate) * up";

@@ -46,8 +46,8 @@ struct GroupedGemm {
   // Exactly one of these two is given, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of out
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
-  // [M, N] or [G, max_rows, N]; rows of no group stay as they are.  f32, the type of a where that
-  // has 16 bits, and for others bf16 or f16.
+  // [M, N] or [G, max_rows, N]; rows of no group stay as they are.  f32, f16 or, unless a is
+  // f16, bf16.
   Tensor out;
   // Columns [0, N / 2) are gate and the others up, each rounded to bf16.  out [.., N / 2] is their
   // activation, silu(gate) times up, as activate() computes it.  It is bf16, or f8e4m3 for f8e4m3

@@ -67,7 +67,7 @@ void launch(const Args& args,
     case Result::kBF16:
       return run_bf16(BFloat16{});
     case Result::kF16:
-      return is_f16(operands) ? run_f16(Float16{}) : run_coded(Float16{});
+      return is_f16(operands) ? run_f16(Float16{}) : run_bf16(Float16{});
     case Result::kActivatedBF16:
       return operands == Operands::kScaledBF16
                  ? run(Config<Operands::kScaledBF16, BFloat16, true>{})

@@ -108,8 +108,6 @@ constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
     case Result::kBF16:
       return !is_f16(operands);
-    case Result::kF16:
-      return operands != Operands::kBF16 && operands != Operands::kScaledBF16;
     case Result::kActivatedBF16:
       return operands == Operands::kBF16 || operands == Operands::kScaledBF16 ||
              operands == Operands::kF8E4M3;
