@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory for weights [G, N, K] that are decoded to bf16, some groups at a time.  A group takes
-// N x K elements, an f32 scale per row of N and, when scales change along K, the f32 scales of
-// `num_blocks` blocks per row.  This header needs no CUDA, because plans use it, too.
+// The memory for weights [G, N, K] that are decoded to bf16 or f16, some groups at a time.  A group
+// takes N x K elements, an f32 scale per row of N and, when scales change along K, the f32 scales
+// of `num_blocks` blocks per row.  This header needs no CUDA, because plans use it, too.
 #pragma once
 
 #include <algorithm>
