@@ -14,11 +14,6 @@ namespace moebius::quant {
 // The columns of a block are a multiple of this.
 inline constexpr int64_t kDecodedStep = 32;
 
-// Decoding into memory pays from this average number of rows per group on.  On an H200, layers of
-// Qwen3-30B-A3B take equally long either way with 226 (int8), 227 (nvfp4), 244 (int4) and 245 rows
-// (mxfp4); see docs/performance/gpu_experts.md.
-inline constexpr int64_t kDecodedRows = 224;
-
 // A GEMM that decodes weights ahead takes so many elements of a group at a time, and no more groups
 // than this.
 inline constexpr int64_t kDecodedUnit = 32768;

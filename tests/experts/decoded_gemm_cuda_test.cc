@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "experts/cuda/gemm/expert_gemm.h"
-#include "quant/decoded_room.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
 
@@ -120,6 +119,7 @@ std::vector<Case> make_cases() {
 int64_t decoded_elements(const WeightOperand& w, DType rows, int64_t expected_rows) {
   GemmDesc desc;
   desc.rows.dtype = rows;
+  desc.out = DType::kF32;
   desc.weights = facts_of(w);
   return choose_gemm(desc, cuda_device_info(0), expected_rows).decoded_elements;
 }
@@ -206,10 +206,11 @@ TEST_F(DecodedGemmTest, CodesWhoseScalesAreOfFewerThan32AreNotDecoded) {
   EXPECT_GT(decoded_elements(int4, DType::kBF16, kManyRows), 0);
   std::vector<Case> cases = make_cases();
   cases[0].w.values = there(cases[0].w.values);
-  const int64_t least = quant::kDecodedRows * kGroups;
+  const WeightFacts mxfp4 = facts_of(cases[0].w);
+  const int64_t least = least_decoded_rows(mxfp4, decoded_blocks(mxfp4, DType::kBF16)) * kGroups;
   EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16, least), 0);
   EXPECT_EQ(decoded_elements(cases[0].w, DType::kBF16, least - 1), 0);
-  EXPECT_GT(decoded_elements(cases[0].w, DType::kF16, least), 0);
+  EXPECT_GT(decoded_elements(cases[0].w, DType::kF16, 2 * least), 0);
   EXPECT_EQ(decoded_elements(cases[0].w, DType::kF32, kManyRows), 0);
 }
 

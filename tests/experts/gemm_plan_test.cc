@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "moebius/error.h"
-#include "quant/decoded_room.h"
 #include "tests/error_text.h"
 
 namespace moebius::cuda {
@@ -208,9 +207,10 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
   for (const Decoded& c : kCases) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       SCOPED_TRACE(std::string(c.name) + " " + std::string(moebius::name(dtype)));
-      const int64_t from = quant::kDecodedRows * kGroups;
       GemmDesc desc = coded(c.weights);
       desc.rows.dtype = desc.out = dtype;
+      const int64_t from =
+          least_decoded_rows(c.weights, decoded_blocks(c.weights, dtype)) * kGroups;
       const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
       EXPECT_EQ(many.multiplier, Multiplier::kSm90);
       EXPECT_EQ(many.decodes_from, from);
@@ -269,16 +269,15 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   for (const WeightFacts& weights :
        {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
         weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
-    const GemmPlan ahead = plan_for(weights, kDecodedAheadRows);
+    const GemmPlan ahead = plan_for(weights, 448);
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
-    EXPECT_EQ(ahead.decoded_elements, plan_for(weights, kDecodedAheadRows - 1).decoded_elements);
-    EXPECT_FALSE(plan_for(weights, kDecodedAheadRows - 1).decodes_ahead);
+    EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
     WeightFacts with_zero_points = weights;
     with_zero_points.has_zero_point = true;
     EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
   }
-  EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), kDecodedAheadRows).decodes_ahead);
+  EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), 448).decodes_ahead);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     GemmDesc desc = coded(weights_in(QuantFormat::kInt8));
     desc.rows.dtype = desc.out = dtype;
@@ -289,8 +288,8 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   }
   // 512 MiB hold three groups with their scales, and two beside the scales of all.
   constexpr int64_t kTwoFit = 32768;
-  EXPECT_FALSE(plan_for(mxfp4, kDecodedAheadRows, kTwoFit).decodes_ahead);
-  EXPECT_TRUE(plan_for(mxfp4, kDecodedAheadRows, kTwoFit * 3 / 4).decodes_ahead);
+  EXPECT_FALSE(plan_for(mxfp4, 352, kTwoFit).decodes_ahead);
+  EXPECT_TRUE(plan_for(mxfp4, 352, kTwoFit * 3 / 4).decodes_ahead);
   const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
   EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
   GemmDesc wanted = coded(mxfp4);
@@ -419,7 +418,7 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
-      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 3584 rows on"});
+      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 4608 rows on"});
   GemmDesc f16 = desc;
   f16.rows.dtype = f16.out = DType::kF16;
   testing::expect_mentions(to_string(choose_gemm(f16, gpu_of(9), kManyRows), f16),

@@ -49,11 +49,12 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
 
 // Formats decide on the GEMM, as in src/experts/cuda/gemm/gemm_plan.cc.
 TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
+  constexpr int64_t kTokens = 6144;  // 384 rows per expert, three tiles
   const Machine m = plain_h200();
   const auto experts = [&](const char* quant, DType dtype, const Machine& machine) {
     Deployment d = preset_deployment("qwen3-30b-a3b", quant, 1);
     d.layer.dtype = dtype;
-    d.tokens = 4096;
+    d.tokens = kTokens;
     return forecast(All2AllBackend::kNone, d, machine).experts;
   };
   struct Rate {
@@ -75,7 +76,7 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
                         Rate{"nvfp4", DType::kBF16, &Machine::decoded_tflops}}) {
     Machine slower = m;
     (slower.*r.rate).value /= 2;
-    const double products = 4096.0 * 8 * 2 * 2048 * 3 * 768 / (m.*r.rate).value * 1e-6;
+    const double products = kTokens * 8.0 * 2 * 2048 * 3 * 768 / (m.*r.rate).value * 1e-6;
     EXPECT_NEAR(experts(r.quant, r.dtype, slower) - experts(r.quant, r.dtype, m), products,
                 1e-6 * products)
         << r.quant << " " << name(r.dtype);

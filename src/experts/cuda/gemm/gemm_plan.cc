@@ -207,7 +207,11 @@ bool is_forced_away(const GemmDesc& desc, Multiplier multiplier) {
 // kernel reads the codes as fast, or since it was asked for.
 int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   const bool has_choice = !desc.forced && refusal_of_few_rows(desc, gpu) == nullptr;
-  return has_choice ? quant::kDecodedRows * desc.weights.num_groups : 0;
+  if (!has_choice) {
+    return 0;
+  }
+  const WeightFacts& w = desc.weights;
+  return least_decoded_rows(w, decoded_blocks(w, desc.rows.dtype)) * w.num_groups;
 }
 
 bool can_be_decoded(const GemmDesc& desc) {
@@ -335,7 +339,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
         plan.decoded_elements =
             quant::decoded_bytes(w.num_groups, w.n, w.k, blocks) / kDecodedElementBytes;
         const bool pays =
-            w.n * w.k >= kDecodedAheadElements && expected_rows >= kDecodedAheadRows * w.num_groups;
+            w.n * w.k >= kLargeGroup && expected_rows >= kDecodedAheadRows * w.num_groups;
         plan.decodes_ahead = desc.decodes_ahead.value_or(pays) && can_decode_ahead(desc, plan);
       }
       return plan;

@@ -148,11 +148,22 @@ struct GemmPlan {
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };
 
+// A group of so many elements is large: kernels decode large groups ahead.
+inline constexpr int64_t kLargeGroup = int64_t{8} << 20;
+
+// The mean number of rows per group from which weights are decoded to memory, where kFewRows takes
+// them, too.  Blocks of K with scales of their own, `blocks` > 0, make products of decoded weights
+// slower, and in large groups kFewRows is faster, as its items are longer.  The times are in
+// docs/performance/gpu_experts.md, "Few rows".
+constexpr int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks) {
+  const bool is_large = w.n * w.k >= kLargeGroup;
+  return blocks > 0 ? (is_large ? 448 : 288) : (is_large ? 352 : 256);
+}
+
 // A kernel decodes ahead where there is room for so many groups (with two it is slower than to
-// decode first), and it pays from so many elements of a group and a mean of so many of its rows on.
+// decode first), and it pays for large groups from a mean of so many rows on.
 inline constexpr int64_t kLeastDecodedSlots = 3;
-inline constexpr int64_t kDecodedAheadElements = int64_t{8} << 20;
-inline constexpr int64_t kDecodedAheadRows = 768;
+inline constexpr int64_t kDecodedAheadRows = 320;
 
 // With one row for so many groups or more, it pays that weights make room in L2: a token of
 // Qwen3-30B-A3B took 42 instead of 46 us, but 16 tokens 230 instead of 226.
