@@ -28,7 +28,8 @@ struct FailureCase {
   bool is_timeout = false;       // the deadline finds the failure; other failures are found at once
   bool guilty_reports = true;    // the guilty rank gets an error, too
   std::string guilty_says = {};  // if not empty, exactly this one
-  bool names_nobody_else = false;  // as one that did not come
+  bool names_nobody_else = false;       // as one that did not come
+  std::chrono::milliseconds goes_on{};  // for so long at most, once the failure is found
 };
 
 // The deadline of the timeout cases, which is longer for ranks that share few CPUs, and that of the
@@ -47,7 +48,7 @@ inline std::chrono::milliseconds timeout_of(const FailureCase& c, int num_ranks)
 // Every other rank must have reported after this time: before a stalled rank comes back, or else
 // long before the deadline that must not be needed.
 inline std::chrono::milliseconds report_limit(const FailureCase& c, int num_ranks) {
-  return c.is_timeout ? kStall * timeout_of(c, num_ranks) : kLongTimeout / 4;
+  return (c.is_timeout ? kStall * timeout_of(c, num_ranks) : kLongTimeout / 4) + c.goes_on;
 }
 
 std::vector<FailureCase> failure_cases();

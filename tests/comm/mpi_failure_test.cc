@@ -170,7 +170,8 @@ TEST(MpiDeath, SurvivorsGoOnWithoutTheDead) {
       .calls = {"round, epoch 3"},
       .parts = {"rank @ did not come within", "expected signal 2", "went on for 23 rounds"},
       .is_timeout = true,
-      .guilty_reports = false};
+      .guilty_reports = false,
+      .goes_on = std::chrono::seconds(10)};
   expect_reports(run_job(4, kKeepGoing, c.name, 2), c, 4, 2);
 }
 
