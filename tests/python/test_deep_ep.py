@@ -364,12 +364,14 @@ def test_counts_are_not_overwritten() -> None:
 def test_sums_are_not_overwritten() -> None:
     def body(group: moebius.Group) -> None:
         buffer = Buffer(group)
-        for num_tokens in (0, 1, 5):
+        for num_tokens in (*range(18), 5):  # more numbers than are remembered
             x, ids, weights = inputs(0, num_tokens)
             kept = []
-            for call in range(70):  # memory is made for up to 64 at a time
+            for call in range(70 if num_tokens in (1, 5) else 3):  # up to 64 of a block
                 with torch.inference_mode(call % 3 == 0):
-                    rows, _, handle, *_ = low_latency(buffer, call + 0 * x, ids)
+                    rows, _, handle, *_ = buffer.low_latency_dispatch(
+                        call + 0 * x, ids, 32, EXPERTS, use_fp8=False
+                    )
                     weights = torch.full_like(weights, 0.5)
                     kept.append(buffer.low_latency_combine(rows, ids, weights, handle)[0])
             for call, sums in enumerate(kept):

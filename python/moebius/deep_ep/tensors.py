@@ -75,7 +75,8 @@ class Cuts:
     lives as long as one of its pieces."""
 
     _MOST = 64  # pieces of a block
-    _MOST_BYTES = 1 << 18  # of a block
+    _MOST_BYTES = 1 << 18  # of a block with more than two pieces
+    _MOST_BYTES_OF_TWO = 1 << 22
     _ALIGNMENT = 64
 
     def __init__(self, dtype: Any, device: Any, rows: int, *row_shape: int) -> None:
@@ -85,7 +86,8 @@ class Cuts:
         # Rows between two pieces make them start at aligned addresses.
         between = -rows % (self._ALIGNMENT // math.gcd(self._ALIGNMENT, row_bytes))
         self._bytes_apart = (rows + between) * row_bytes
-        number = max(1, min(self._MOST, self._MOST_BYTES // max(1, self._bytes_apart)))
+        least = 2 if 2 * self._bytes_apart <= self._MOST_BYTES_OF_TWO else 1
+        number = max(least, min(self._MOST, self._MOST_BYTES // max(1, self._bytes_apart)))
         self._shape = number * (rows + between), *row_shape
         self._sizes = [rows, between] * number if between else [rows] * number
         self._step = 2 if between else 1
