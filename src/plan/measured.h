@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "moebius/dtype.h"
 #include "plan/deployment.h"
 #include "plan/machine.h"
 
@@ -19,6 +20,7 @@ namespace moebius::plan {
 // both GEMMs, the activation and the sums of a token's rows.
 struct MeasuredExperts {
   std::string_view scheme;  // Formats::name
+  DType dtype;              // of the layer
   int64_t hidden, intermediate, num_experts, topk;
   int64_t tokens;
   double us;
@@ -31,8 +33,8 @@ std::span<const MeasuredExperts> measured_experts();
 
 // The times that the formulas have for experts like these are to be multiplied by this.  It is what
 // the formulas, with the figures of `machine`, are off by in the measured cases of the same scheme
-// and the same kind of GEMM; cases that are closer in rows and sizes count for more.  1 where
-// nothing like it was measured.
+// and the same kind of GEMM; cases that are closer in rows and sizes count for more.  Schemes that
+// were not measured in f16 are taken to be off as in bf16.  1 where nothing like it was measured.
 double measured_correction(const Deployment& deployment,
                            int64_t intermediate,
                            double rows_of_expert,

@@ -32,6 +32,7 @@ Deployment layer_of(const MeasuredExperts& m) {
   d.layer.routing = {.num_experts = m.num_experts, .topk = m.topk};
   d.layer.shared_intermediate = 0;
   d.formats = find_formats(std::string(m.scheme), d.layer);
+  d.layer.dtype = m.dtype;
   d.tokens = m.tokens;
   d.device = Device::cuda(0);
   return d;
@@ -105,10 +106,10 @@ TEST(Measured, CasesAreThoseInTheDocs) {
   std::set<std::string> schemes;
   for (const MeasuredExperts& m : measured_experts()) {
     const Times& table = docs[m.hidden == 7168 ? 0 : m.num_experts == 128 ? 1 : 2];
-    const std::string scheme(m.scheme);
-    ASSERT_TRUE(table.contains(scheme)) << scheme;
-    EXPECT_NEAR(table.at(scheme).at(m.tokens), m.us, 1e-6) << scheme << " " << m.tokens;
-    schemes.insert(scheme);
+    const std::string row = std::string(m.scheme) + (m.dtype == DType::kF16 ? "_f16" : "");
+    ASSERT_TRUE(table.contains(row)) << row;
+    EXPECT_NEAR(table.at(row).at(m.tokens), m.us, 1e-6) << row << " " << m.tokens;
+    schemes.insert(std::string(m.scheme));
   }
   for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
     EXPECT_TRUE(schemes.contains(scheme.name)) << scheme.name << " is not measured";
@@ -119,8 +120,8 @@ TEST(Measured, CasesAreThoseInTheDocs) {
 TEST(Measured, ForecastsOfMeasuredCasesAreWithinATenth) {
   for (const MeasuredExperts& m : measured_experts()) {
     const double us = experts_us(layer_of(m));
-    EXPECT_NEAR(us / m.us, 1, kWithin)
-        << m.scheme << ", hidden " << m.hidden << ", " << m.tokens << " tokens: " << us;
+    EXPECT_NEAR(us / m.us, 1, kWithin) << m.scheme << " " << name(m.dtype) << ", hidden "
+                                       << m.hidden << ", " << m.tokens << " tokens: " << us;
   }
 }
 
@@ -143,7 +144,7 @@ TEST(Measured, ForecastsOfLayersAreWithinATenth) {
 Deployment a_measured_layer() {
   const auto& cases = measured_experts();
   return layer_of(*std::find_if(cases.begin(), cases.end(), [](const MeasuredExperts& m) {
-    return m.scheme == "none" && m.tokens == 4096;
+    return m.scheme == "none" && m.dtype == DType::kBF16 && m.tokens == 4096;
   }));
 }
 
@@ -165,6 +166,9 @@ TEST(Measured, CorrectionsAreInterpolated) {
   const double between = measured_correction(d, d.layer.intermediate, 500, m);
   EXPECT_GE(between, std::min(many, few) - 0.05);
   EXPECT_LE(between, std::max(many, few) + 0.05);
+  Deployment f32 = d;
+  f32.layer.dtype = DType::kF32;
+  EXPECT_EQ(measured_correction(f32, d.layer.intermediate, 200, m), 1);
   d.formats.name = "a scheme that nobody has measured";
   EXPECT_EQ(measured_correction(d, d.layer.intermediate, 200, m), 1);
 }
