@@ -20,7 +20,7 @@ from .._streams import wrapped_stream
 from .._torch import raw_stream
 from ..errors import Unsupported, check, create
 from .events import EventHandle, EventOverlap, event_of
-from .tensors import cuda, current_torch_stream
+from .tensors import cuda, current_torch_stream, is_capturing
 
 
 class Turn:
@@ -65,6 +65,10 @@ class Turn:
             event.hold_back(self.own)
         elif event is not None:
             self.stream.wait_event(event)
+
+    def is_recorded(self) -> bool:
+        """Whether torch's current stream is captured; the default stream cannot be."""
+        return self.here != 0 and is_capturing()
 
     def allocate(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """What make() allocates for the call to write, which the end of the call takes as `made`."""

@@ -17,7 +17,7 @@ from .._library import lib
 from ..errors import check
 from ..high_throughput import HighThroughput
 from .comm_stream import Turn
-from .tensors import Cuts, NewRows, is_capturing, maker
+from .tensors import Cuts, NewRows, maker
 
 _IDS, _PER_RANK, _PER_NODE, _PER_EXPERT, _IN_RANK = range(5)
 _IDS_DATA, _PER_RANK_DATA, _PER_NODE_DATA, _PER_EXPERT_DATA, _IN_RANK_DATA = map(data_word, range(5))
@@ -43,9 +43,7 @@ class LayoutPlan:
         self.device = ids.device
         self.gpu: Optional[int] = ids.get_device() if ids.is_cuda else None
         self._num_nodes = num_nodes
-        self._new_per_rank = maker(torch.int32, ids.device, num_ranks)
         self._new_per_node = maker(torch.int32, ids.device, num_nodes)
-        self._new_per_expert = maker(torch.int32, ids.device, num_experts)
         self._new_in_rank = NewRows(torch.bool, ids.device, num_ranks)
         self._per_rank = Cuts(torch.int32, ids.device, num_ranks)
         self._per_expert = Cuts(torch.int32, ids.device, num_experts)
@@ -53,21 +51,17 @@ class LayoutPlan:
 
     def allocate(self, num_tokens: int, turn: Turn) -> Counted:
         """Makes memory for a layout of so many tokens in that turn."""
-        here = turn.here
-        if turn.is_async or (here != 0 and is_capturing()):
-            return turn.allocate(self._allocate, num_tokens)  # type: ignore[no-any-return]
-        return (
-            (self._per_rank.made.get(here) or self._per_rank.make(here)).pop()[0],
-            self._new_per_node() if self._num_nodes > 1 else None,
-            (self._per_expert.made.get(here) or self._per_expert.make(here)).pop()[0],
-            self._new_in_rank(num_tokens),
-        )
+        if turn.is_async or turn.is_recorded():
+            return turn.allocate(self._allocate, num_tokens, None)  # type: ignore[no-any-return]
+        return self._allocate(num_tokens, turn.here)
 
-    def _allocate(self, num_tokens: int) -> Counted:
+    def _allocate(self, num_tokens: int, here: Optional[int]) -> Counted:
+        """Cuts counts for torch's stream `here`; with None they get memory of their own."""
+        per_rank, per_expert = self._per_rank, self._per_expert
         return (
-            self._new_per_rank(),
+            per_rank.alone() if here is None else per_rank.take(here)[0],
             self._new_per_node() if self._num_nodes > 1 else None,
-            self._new_per_expert(),
+            per_expert.alone() if here is None else per_expert.take(here)[0],
             self._new_in_rank(num_tokens),
         )
 

@@ -20,7 +20,7 @@ from .events import EventOverlap, NoEvent
 from .handles import LowLatencyHandle, expect_low_latency_handle
 from .low_latency_plans import Banks, Cast, Plan
 from .ranks import Ranks
-from .tensors import cuda, expect_tensor, is_capturing
+from .tensors import cuda, expect_tensor
 
 # Top-k that size hints reckon with; memory is made when the first call tells.
 _MOST_TOPK = 16
@@ -129,8 +129,7 @@ class LowLatencyCalls:
         if turn is None:
             turn = self._streams.begin(plan.device, None, async_finish)
         stream, here = turn.own, turn.here
-        # The default stream cannot be captured.
-        is_recorded = here != 0 and is_capturing()
+        is_recorded = turn.is_recorded()
         received, wait_us = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
         number, made = plan.dispatch(
             x,

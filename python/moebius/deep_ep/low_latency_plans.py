@@ -26,7 +26,7 @@ from .._library import lib
 from ..errors import check, end_made
 from ..low_latency import LowLatency
 from .comm_stream import Lane, Turn
-from .tensors import Cuts, as_fp8, fp8_dtype, inference_mode, is_capturing, maker, maker_like
+from .tensors import Cuts, as_fp8, fp8_dtype, inference_mode, maker, maker_like
 
 _GROUP = 128  # elements that share a scale
 _WEIGHTS_DTYPE: Any = torch.float32
@@ -66,7 +66,7 @@ _DISPATCHES = Frames(s.LowLatencyDispatchInput, 9)
 _COMBINES = Frames(s.LowLatencyCombineInput, 5)
 
 
-# Numbers of tokens whose sums are made in less time, since each keeps up to a block of memory.
+# A plan remembers so many numbers of tokens, each of which keeps up to a block of memory.
 _MOST_NEW_SUMS = 16
 
 
@@ -151,9 +151,8 @@ class Plan:
                 scales = torch.empty_strided(shape, strides, dtype=dtype, device=x.device)
             self._new_scales = maker_like(scales)
         self._counts = Cuts(torch.int32, x.device, num_local)
-        self._new_counts_of_graph = maker(torch.int32, x.device, num_local)
         self._new_words = maker(torch.int64, x.device, self._num_words)
-        self._new_sums: dict[int, tuple[Callable[[], Any], Cuts]] = {}
+        self._new_sums: dict[int, Cuts] = {}
         """By a number of tokens T, what makes memory [T, H] for the sums of a combine."""
         self.spare_words: defaultdict[Optional[int], list[Words]] = defaultdict(list)
         """Words that nobody has looked at, for a later dispatch on the same stream, which then
@@ -180,16 +179,15 @@ class Plan:
     def make_sums(self, num_tokens: int, turn: Optional[Turn]) -> Any:
         """Makes memory for the sums of so many tokens, for a combine on torch's current stream; `turn`
         is that of a combine that waits for nothing, or None."""
-        found = self._new_sums.get(num_tokens)
-        if found is None:
+        cuts = self._new_sums.get(num_tokens)
+        if cuts is None:
             if len(self._new_sums) == _MOST_NEW_SUMS:
                 self._new_sums.clear()
-            of_all = (self.dtype, self.device, num_tokens, self.hidden)
-            found = self._new_sums[num_tokens] = maker(*of_all), Cuts(*of_all)
-        new, cuts = found
-        if turn is None or not cuts.pays or (turn.here != 0 and is_capturing()):
-            return new()
-        return (cuts.made.get(turn.here) or cuts.make(turn.here)).pop()[0]
+            cuts = Cuts(self.dtype, self.device, num_tokens, self.hidden)
+            self._new_sums[num_tokens] = cuts
+        if turn is None or turn.is_recorded():
+            return cuts.alone()
+        return cuts.take(turn.here)[0]
 
     def _fill_dispatch(self, x: Any, ids: Any, made: Received) -> FilledFrame:
         frame = Frame(_DISPATCHES, 9)
@@ -238,10 +236,10 @@ class Plan:
         if self._new_scales is not None:
             scales = self._new_scales()
         if is_recorded:
-            counts, own = self._new_counts_of_graph(), self._make_words()
+            counts, own = self._counts.alone(), self._make_words()
             counts_data = counts.data_ptr()
         else:
-            counts, counts_data = (self._counts.made.get(here) or self._counts.make(here)).pop()
+            counts, counts_data = self._counts.take(here)
             spare = self.spare_words.get(stream)
             own = spare.pop() if spare else self._make_words()
         made = rows, scales, counts, own

@@ -72,7 +72,8 @@ def maker_like(pattern: Any) -> Callable[[], Any]:
 class Cuts:
     """Makes memory [rows, ...] of a type, a block at a time, since to cut one takes a third of the
     time that as many tensors with memory of their own take.  No memory is given out twice.  A block
-    lives as long as one of its pieces."""
+    lives as long as one of its pieces.  It is for one of torch's streams, while that is not captured:
+    a graph needs memory of its own."""
 
     _MOST = 64  # pieces of a block
     _MOST_BYTES = 1 << 18  # of a block with more than two pieces
@@ -82,29 +83,33 @@ class Cuts:
     def __init__(self, dtype: Any, device: Any, rows: int, *row_shape: int) -> None:
         with inference_mode(False):
             self._element = torch.empty(1, dtype=dtype, device=device)
+        self.alone = maker(dtype, device, rows, *row_shape)
+        """Makes memory that is no piece of a block."""
         row_bytes = self._element.element_size() * math.prod(row_shape)
         # Rows between two pieces make them start at aligned addresses.
         between = -rows % (self._ALIGNMENT // math.gcd(self._ALIGNMENT, row_bytes))
         self._bytes_apart = (rows + between) * row_bytes
         least = 2 if 2 * self._bytes_apart <= self._MOST_BYTES_OF_TWO else 1
-        number = max(least, min(self._MOST, self._MOST_BYTES // max(1, self._bytes_apart)))
-        self._shape = number * (rows + between), *row_shape
-        self._sizes = [rows, between] * number if between else [rows] * number
+        self._number = max(least, min(self._MOST, self._MOST_BYTES // max(1, self._bytes_apart)))
+        self._shape = self._number * (rows + between), *row_shape
+        self._sizes = ([rows, between] if between else [rows]) * self._number
         self._step = 2 if between else 1
-        self.pays = number > 1
-        """Whether a block has several pieces."""
-        self.made: dict[int, list[tuple[Any, int]]] = {}
-        """Pieces and their addresses, to be taken off a list, for work of torch's stream of a
-        number that is not captured: a graph needs memory of its own."""
+        self._made: dict[int, list[tuple[Any, int]]] = {}
 
-    def make(self, here: int) -> list[tuple[Any, int]]:
-        """Makes a list for torch's current stream, whose number is `here`."""
+    def take(self, here: int) -> tuple[Any, int]:
+        """Gives memory for torch's current stream, whose number is `here`, and its address."""
+        return (self._made.get(here) or self._make(here)).pop()
+
+    def _make(self, here: int) -> list[tuple[Any, int]]:
+        if self._number == 1:
+            x = self.alone()
+            return [(x, x.data_ptr())]
         with inference_mode(False):  # they may be taken in another mode
             block = self._element.new_empty(self._shape)
             # These are no views for autograd, so it is not told of what is written to a neighbour.
             pieces = block.unsafe_split_with_sizes(self._sizes)[:: self._step]
         first, apart = block.data_ptr(), self._bytes_apart
-        self.made[here] = made = [(x, first + apart * i) for i, x in enumerate(pieces)]
+        self._made[here] = made = [(x, first + apart * i) for i, x in enumerate(pieces)]
         return made
 
 
