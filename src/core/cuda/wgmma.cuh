@@ -113,12 +113,13 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 
 // The same with A (k is 16) in registers; `a` has the numbers of their operands.
 using WgmmaRows = const uint32_t (&)[4];
-#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                      \
-  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
-                ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
-#define MOEBIUS_WGMMA_F16_REGISTERS(shape, count, a, b, p)                                    \
-  MOEBIUS_WGMMA(f16, shape "k16.f32.f16.f16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
-                ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
+#define MOEBIUS_WGMMA_REGISTERS(name, instruction, count, a, b, p)                              \
+  MOEBIUS_WGMMA(name, instruction, float, "+f", count, WgmmaRows, "{" a "}", b, p, ", 1, 1, 0", \
+                "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
+#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p) \
+  MOEBIUS_WGMMA_REGISTERS(bf16, shape "k16.f32.bf16.bf16", count, a, b, p)
+#define MOEBIUS_WGMMA_F16_REGISTERS(shape, count, a, b, p) \
+  MOEBIUS_WGMMA_REGISTERS(f16, shape "k16.f32.f16.f16", count, a, b, p)
 
 // k is 16 (bf16, f16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
@@ -175,6 +176,7 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA_BF16_REGISTERS
 #undef MOEBIUS_WGMMA_F16_REGISTERS
+#undef MOEBIUS_WGMMA_REGISTERS
 #undef MOEBIUS_WGMMA_SHARED
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8

@@ -66,7 +66,7 @@ __device__ __forceinline__ uint32_t int8_pair(Float16, uint32_t word, uint32_t b
   return difference(Float16{}, ptx::and_xor(word, 0x00ff00ffu, k1024 | 0x00800080u), by);
 }
 
-// What decode_pairs() subtracts from codes with a zero point.
+// Returns what decode_pairs() subtracts from codes with a zero point.
 template <Code kCode>
 __device__ __forceinline__ uint32_t subtrahend(BFloat16, float zero_point) {
   return both_halves(BFloat16{}, kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
@@ -149,7 +149,7 @@ struct Decoding {
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;
-  // What sums of elements lack.
+  // Sums of elements are multiplied by this to be sums of products.
   static constexpr float kColumnFactor = kIsBF16                ? (kFolds ? 0x1p16f : 1.0f)
                                          : kCode == Code::kE2M1 ? 0x1p14f
                                                                 : 1.0f;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What few_rows_gemm.cu has to know of the kernels that it launches.
+// This header says what few_rows_gemm.cu knows of the kernels that it launches.
 #pragma once
 
 #include <cstdint>
