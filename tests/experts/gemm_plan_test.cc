@@ -255,7 +255,8 @@ TEST(GemmPlan, RowsInBf16MayHaveResultsInF16) {
 }
 
 TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
-  const auto plan_for = [](WeightFacts weights, int64_t rows_per_group, int64_t n = 4096) {
+  const auto plan_for = [](WeightFacts weights, int64_t rows_per_group, int64_t n = 4096,
+                           bool must_decode = false) {
     weights.n = n;
     weights.k = 2048;
     weights.gate_rows = weights.n / 2;
@@ -263,7 +264,9 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
     weights.grid.group_cols = weights.grid.num_cols > 1 ? weights.grid.group_cols : weights.k;
     weights.grid.num_cols = weights.k / weights.grid.group_cols;
     weights.grid.gate_rows = weights.gate_rows;
-    return choose_gemm(coded(weights), gpu_of(9), rows_per_group * kGroups);
+    GemmDesc desc = coded(weights);
+    desc.must_decode = must_decode;
+    return choose_gemm(desc, gpu_of(9), rows_per_group * kGroups);
   };
   const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   for (const WeightFacts& weights :
@@ -273,6 +276,10 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
     EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
+    const GemmPlan first = plan_for(weights, kDecodedAheadRows - 1, 4096, /*must_decode=*/true);
+    EXPECT_TRUE(first.decodes() && !first.decodes_ahead);
+    EXPECT_EQ(first.decoded_elements, ahead.decoded_elements);
+    EXPECT_TRUE(plan_for(weights, kDecodedAheadRows, 4096, true).decodes_ahead);
     WeightFacts with_zero_points = weights;
     with_zero_points.has_zero_point = true;
     EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
