@@ -86,9 +86,9 @@ NAMES = [
     ("string string_view", "string_view string_view_literals"),
     ("thread", "thread"),
     ("tuple", "tuple"),
-    ("type_traits", "conditional_t integral_constant invoke_result_t is_const_v is_pointer_v is_same_v"
+    ("type_traits", "conditional_t false_type integral_constant invoke_result_t is_const_v is_pointer_v is_same_v"
      " is_trivially_copyable_v is_trivially_destructible_v is_void_v remove_const_t remove_cvref_t remove_reference_t"
-     " type_identity_t"),
+     " true_type type_identity_t"),
     ("unordered_map", "unordered_map"),
     ("utility " + EVERY_CONTAINER, "exchange forward get integer_sequence make_integer_sequence move pair swap tie"),
     ("variant", "get_if variant visit"),

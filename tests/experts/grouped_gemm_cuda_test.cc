@@ -172,6 +172,7 @@ TEST_F(Sm90GroupedGemmTest, OperandsAndResultsOfF16) {
       check({dtype, out, 512, 256, {rows, 0, 31}}, seed += 10);
     }
     check({dtype, out, 320, 576, {5, 257, 200}, 0, 37, true}, seed += 10);
+    check({dtype, out, 320, 192, {600, 0, 257}, 0, 37, true}, seed += 10);
   }
 }
 
@@ -182,6 +183,7 @@ TEST_F(Sm90GroupedGemmTest, UnevenGroupsSomeEmpty) {
       check({dtype, out, 320, 576, {0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, 0, 37, true}, seed += 10);
       check({dtype, out, 64, 64, {3, 0, 129}, 0, 1, false}, seed += 10);
       check({dtype, out, 768, 1152, {333}, 0, 0, true}, seed += 10);
+      check({dtype, out, 320, 192, {600, 0, 257}, 0, 37, true}, seed += 10);  // stored in bulk
     }
   }
 }
@@ -263,8 +265,11 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
   uint32_t seed = 6000;
   for (const DType dtype : kGemmFormats) {
-    for (const int64_t n : {576, 1024}) {
+    for (const int64_t n : {576, 704, 1024}) {
       GemmProblem p{dtype, DType::kBF16, n, 384, {0, 5, 300, 64, 129, 0, 200}, 0, 3, true};
+      if (n == 704) {
+        p.rows = {513, 300};  // stored in bulk
+      }
       p.scale_block = n == 576 ? 0 : kScaleBlock;
       const GroupedGemm host = make_operands(p, seed += 10);
       const Tensor whole = run_on_gpu(host, stream);
@@ -294,6 +299,7 @@ const std::vector<GemmProblem>& problems_by_row() {
       {.out = DType::kBF16, .n = 320, .k = 576, .rows = {0, 5, 200, 33, 150}, .spare_rows = 3},
       {.out = DType::kF32, .n = 512, .k = 320, .rows = {31, 64, 65, 1, 0, 257}, .has_bias = true},
       {.out = DType::kBF16, .n = 448, .k = 192, .rows = {5, 0, 200, 40}, .max_rows = 200},
+      {.out = DType::kBF16, .n = 320, .k = 192, .rows = {600, 0, 257}},
   };
   return problems;
 }
@@ -430,6 +436,7 @@ TEST_F(Sm90GroupedGemmTest, RowsByIndex) {
         check_both({0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, 320, 576, 0);
         check_both({700, 32, 0, 20, 64, 129, 383}, 1280, 192, 2);
         check_both({333, 64, 3}, 768, 64, 4);
+        check_both({700, 129}, 320, 192, 4);
       }
     }
   }

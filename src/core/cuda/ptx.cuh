@@ -208,6 +208,12 @@ __device__ __forceinline__ void ld_shared(uint32_t address, uint32_t (&words)[4]
                : "memory");
 }
 
+__device__ __forceinline__ void st_shared(uint32_t address, const uint32_t (&words)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // Bulk copies.  REQUIRES: addresses and bytes are multiples of 16.
 
 // `barrier` counts the bytes when they have arrived (see mbarrier_arrive_expect_tx).
@@ -369,6 +375,14 @@ __device__ __forceinline__ void tensor_load_multicast(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared),
       "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier), "h"(ranks)
+      : "memory");
+}
+
+// Stores a box, without what is outside of the tensor.  It belongs to this thread's current group.
+__device__ __forceinline__ void tensor_store(const void* map, const int (&at)[3], uint32_t shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+      "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(shared)
       : "memory");
 }
 

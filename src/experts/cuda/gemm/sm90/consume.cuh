@@ -6,6 +6,7 @@
 
 #include "core/cuda/wgmma.cuh"
 #include "experts/cuda/gemm/sm90/activated.cuh"
+#include "experts/cuda/gemm/sm90/bulk_store.cuh"
 #include "experts/cuda/gemm/sm90/decoded_groups.cuh"
 #include "experts/cuda/gemm/sm90/shared.cuh"
 #include "experts/cuda/gemm/sm90/store.cuh"
@@ -329,6 +330,9 @@ class Consumer {
         count_tile(args_, work.group);
       }
     }
+    if constexpr (Config::kStoresInBulk) {
+      await_bulk_stores();
+    }
   }
 
  private:
@@ -336,7 +340,7 @@ class Consumer {
     int32_t sums[kTileColumns / 2];
     multiply_large(ring_, blocks_, at_, sums);
     visit_column_scales(
-        [&](const auto* scales) { store_exact<Config>(args_, scales, at_, work, sums); });
+        [&](const auto* scales) { store_large(work, exact_sums(args_, scales, at_, work, sums)); });
   }
 
   __device__ __forceinline__ void large_tile(const Work& work) {
@@ -364,8 +368,21 @@ class Consumer {
     if constexpr (Config::kActivates) {
       store_activated<Config>(args_, at_, work, sums);
     } else {
-      store<Config>(args_, at_, work, sums);
+      store_large(work, [&](int half, int block, int i) { return sum_of(sums, block, half, i); });
     }
+  }
+
+  // Stores a large tile; finished(half, block, i) is as in store_rows().
+  template <typename Finished>
+  __device__ __forceinline__ void store_large(const Work& work, const Finished& finished) {
+    if constexpr (Config::kStoresInBulk) {
+      // TMA leaves out columns that do not exist; exact sums would read their scales.
+      const bool has_columns = !Config::kIsInt8 || work.column + kTileColumns <= args_.end_column;
+      if (work.num_rows == kTileRows && has_columns) {
+        return store_in_bulk(args_, shared_, at_, work, finished);
+      }
+    }
+    store_rows<Config>(args_, at_, work, finished);
   }
 
   // Calls visit with the scales of columns in their type, where there are any.

@@ -188,8 +188,8 @@ class RowCopies {
 // Fills stages, as the only warp of each CTA that copies scales, or as one of kRowWarps, which also
 // copy rows.  Why a stage with rows counts as full one stage later: the tensor core sees the rows
 // only after a fence by the threads that copied them, once they have arrived.  Consumers that await
-// a stage have released all but the two before it, so the place of the next stage is or becomes
-// empty.
+// a stage have released all but the two before it, or with three stages all but the one, so the
+// place of the next stage is or becomes empty.
 template <typename Config, int kWarps>
 __device__ __forceinline__ void fill_copies(const Args& args,
                                             Shared<Config>& shared,

@@ -74,8 +74,9 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
 // two copy what no box brings.  The one that plans and those that copy nothing may also decode
 // weights (decoder.cuh).  Registers go to the consumers, whose threads have 128 sums each, and with
 // scales 64 products more.
-// Pipeline: four stages of 48 KiB have one block of K each and are shared by tiles of all kinds.  A
-// stage is empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
+// Pipeline: four stages of 48 KiB, or three and room for results, have one block of K each and are
+// shared by tiles of all kinds.  A stage is empty when the consumer warps of both CTAs have read
+// it, since both CTAs fill it.
 template <typename Config>
 __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Args args) {
@@ -89,6 +90,9 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
       ptx::prefetch_tensor_map(&args.a_tiles);
     }
     ptx::prefetch_tensor_map(&args.b);
+    if constexpr (Config::kStoresInBulk) {
+      ptx::prefetch_tensor_map(&args.out_boxes);
+    }
     for (int stage = 0; stage < Config::kStages; ++stage) {
       ptx::mbarrier_init(&shared.full[stage], Config::filling_threads(args));
       ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumerWarps);

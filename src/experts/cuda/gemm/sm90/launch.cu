@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cassert>
+#include <type_traits>
 
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
@@ -46,9 +47,20 @@ void launch(const Args& args,
   }
   const auto run_coded = [&](auto out) {
     using Out = decltype(out);
-    return operands == Operands::kF8E4M3         ? run(Config<Operands::kF8E4M3, Out>{})
-           : operands == Operands::kScaledF8E4M3 ? run(Config<Operands::kScaledF8E4M3, Out>{})
-                                                 : run(Config<Operands::kInt8, Out>{});
+    const auto run_any = [&](auto in_bulk) {
+      constexpr bool kInBulk = decltype(in_bulk)::value;
+      return operands == Operands::kF8E4M3
+                 ? run(Config<Operands::kF8E4M3, Out, false, false, kInBulk>{})
+             : operands == Operands::kScaledF8E4M3
+                 ? run(Config<Operands::kScaledF8E4M3, Out, false, false, kInBulk>{})
+                 : run(Config<Operands::kInt8, Out, false, false, kInBulk>{});
+    };
+    if constexpr (sizeof(Out) == 2) {
+      if (args.in_bulk) {
+        return run_any(std::true_type{});
+      }
+    }
+    return run_any(std::false_type{});
   };
   const auto run_f16 = [&](auto out) {
     using Out = decltype(out);

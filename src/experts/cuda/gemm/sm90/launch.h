@@ -21,6 +21,7 @@ namespace moebius::cuda::sm90 {
 inline constexpr int kBlockBytes = 128;  // bytes of K in a stage: the width of TMA's swizzle
 inline constexpr int kBoxRowsA = 32;
 inline constexpr int kBoxRowsB = 128;
+inline constexpr int kStoreRows = 16;  // a warp's rows of a tile
 inline constexpr int kMaxGroups = 1024;
 
 // In shared memory the columns of out (rows of b) are in an order that makes a thread's sums
@@ -40,6 +41,10 @@ enum class Operands : uint8_t {
 };
 constexpr bool is_f16(Operands operands) {
   return operands == Operands::kF16 || operands == Operands::kScaledF16;
+}
+constexpr bool is_8_bit(Operands operands) {
+  return operands == Operands::kF8E4M3 || operands == Operands::kScaledF8E4M3 ||
+         operands == Operands::kInt8;
 }
 // Whether sums of blocks of K are multiplied by scales of 16-bit operands.
 constexpr bool has_scaled_sums(Operands operands) {
@@ -101,6 +106,10 @@ struct Args {
   int* decode_counters;
   DecodeArgs decode;
   int slots;  // groups for which b has room, two at least
+  // Whole tiles are stored in bulk; stores_in_bulk() says where that pays.
+  bool in_bulk;
+  // Then set: [N / 32, rows, 32], boxes of [kTileColumns / 32, kStoreRows, 32].
+  CUtensorMap out_boxes;
 };
 
 // Whether there is a kernel for these operands and result.
@@ -116,6 +125,14 @@ constexpr bool can_launch(Operands operands, Result result) {
     default:
       return true;
   }
+}
+
+// Whether whole tiles are stored in bulk (bulk_store.cuh).  That takes a stage's place.  So 16-bit
+// operands, whose tiles take twice as long, lose more than they gain, and so do groups with few
+// whole tiles.
+constexpr bool stores_in_bulk(Operands operands, Result result, int64_t num_rows, int64_t groups) {
+  return is_8_bit(operands) && (result == Result::kBF16 || result == Result::kF16) &&
+         num_rows >= groups * 2 * kTileRows;
 }
 
 // Launches on the current device, which is `index`, on at most num_sms SMs, but no fewer than two.

@@ -29,6 +29,8 @@ inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kRowWarps = 2;  // warps that copy rows of a named one by one
 inline constexpr int kClusterSize = 2;
 
+inline constexpr int kResultBytes = kStoreRows * kTileColumns * 2;  // a warp's rows, in 16 bits
+
 inline constexpr int kChunkBytes = 2048;  // codes that a decoding warp requests at once
 
 // A decoding warp's chunks of codes, with the scales of their blocks.
@@ -40,7 +42,11 @@ struct alignas(16) CodeRing {
   uint64_t full[kChunks];
 };
 
-template <Operands kOperands, typename OutType, bool kActivated = false, bool kDecoding = false>
+template <Operands kOperands,
+          typename OutType,
+          bool kActivated = false,
+          bool kDecoding = false,
+          bool kInBulk = false>
 struct Config {
   static constexpr bool kHasBlockScales = kOperands == Operands::kScaledF8E4M3;
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3 || kHasBlockScales;
@@ -57,16 +63,19 @@ struct Config {
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;
+  static constexpr bool kStoresInBulk = kInBulk;  // whole tiles, see bulk_store.cuh
+  static_assert(!kInBulk || (is_8_bit(kOperands) && !kActivates && !kDecodes && sizeof(Out) == 2));
   static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
   static constexpr bool kFindsScales = kQuantizes && kHasBlockScales;  // else they are given
   // A row's scale covers the columns of a whole tile, and scales of b are copied for as many
   // columns.
   static constexpr bool kCutsItems = !kFindsScales && !kIsScaled;
-  static constexpr int kStages = 4;
+  // Results that are stored in bulk take a stage's place.
+  static constexpr int kStages = kStoresInBulk ? 3 : 4;
   // The registers of a thread.  At launch all 3 warpgroups have 168.
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
-  static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
+  static constexpr int kBlockElements = is_8_bit(kOperands) ? kBlockBytes : kBlockBytes / 2;
   // The threads of a CTA that fill stages: one for boxes, and whole warps for what threads copy.
   static __device__ __forceinline__ int filling_threads(const Args& args) {
     return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kStagesHaveScales ? 1 : 0);
@@ -128,6 +137,8 @@ struct Decoding<Config, true> {
 template <typename Config>
 struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
+  // Of each consumer warp, its rows of the tile that is being stored; 128-byte aligned, too.
+  uint8_t results[kConsumerWarps][Config::kStoresInBulk ? kResultBytes : 16];
   float a_scale[Config::kStages][Config::kHasBlockScales ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns
   // For scaled bf16; there are scale_parts() of them in use.

@@ -55,6 +55,16 @@ CUtensorMap map_of_b(const Tensor& b, int box_rows, Lines lines) {
                   lines);
 }
 
+// Columns from `end_column` on are not stored.
+CUtensorMap map_of_out(const Tensor& out, int64_t end_column) {
+  const int64_t n = out.dim(out.num_dims() - 1);
+  constexpr int kInOrder = sm90::kColumnsInOrder;
+  return make_tensor_map(out.raw(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_SWIZZLE_NONE,
+                         {{kInOrder, 1, kInOrder},
+                          {out.numel() / n, n, sm90::kStoreRows},
+                          {end_column / kInOrder, kInOrder, sm90::kTileColumns / kInOrder}});
+}
+
 std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
   switch (gemm.a.dtype()) {
     case DType::kBF16:
@@ -190,6 +200,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   if (num_rows == 0 || num_groups == 0) {
     return;
   }
+  const sm90::Operands operands = *operands_of(gemm);
+  const sm90::Result result = *result_of(gemm);
   const int index = on.device().index;
   const DeviceGuard guard(index);
   sm90::Args args{};
@@ -208,7 +220,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));
-  if (gemm.a_scale && operands_of(gemm) != sm90::Operands::kScaledF8E4M3) {
+  if (gemm.a_scale && operands != sm90::Operands::kScaledF8E4M3) {
     const int dims = gemm.a_scale.num_dims();
     const bool has_rows = gemm.a_scale.dim(dims - 2) > 1;
     args.a_row_step = has_rows ? 1 : 0;
@@ -242,9 +254,12 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.first_column = static_cast<int>(gemm.first_column);
   args.end_column =
       static_cast<int>(gemm.num_columns > 0 ? gemm.first_column + gemm.num_columns : n);
+  args.in_bulk = sm90::stores_in_bulk(operands, result, num_rows, num_groups);
+  if (args.in_bulk) {
+    args.out_boxes = map_of_out(gemm.out, args.end_column);
+  }
   const int sms = num_sms(index);
-  sm90::launch(args, *operands_of(gemm), *result_of(gemm),
-               gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
+  sm90::launch(args, operands, result, gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
                as_stream(on.native_handle()));
 }
 

@@ -150,34 +150,24 @@ __device__ __forceinline__ void store_rows(const Args& args,
   }
 }
 
-template <typename Config>
-__device__ __forceinline__ void store(const Args& args,
-                                      const Place& at,
-                                      const Work& work,
-                                      const float (&sums)[kTileColumns / 2]) {
-  store_rows<Config>(args, at, work,
-                     [&](int half, int block, int i) { return sum_of(sums, block, half, i); });
-}
-
-// Stores exact sums, scaled by row and column.  Why they are scaled on the way to memory: there are
-// no registers for all of them as floats, too.
-template <typename Config, typename T>
-__device__ __forceinline__ void store_exact(const Args& args,
-                                            const T* column_scale,
-                                            const Place& at,
-                                            const Work& work,
-                                            const int32_t (&sums)[kTileColumns / 2]) {
-  const float row_scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
-                               scale_of_row(args, work, row_in_tile(at, 1))};
+// The finished() of exact sums, which scales them by row and column.  Why they are scaled on the
+// way to memory: there are no registers for all of them as floats, too.
+template <typename T>
+__device__ __forceinline__ auto exact_sums(const Args& args,
+                                           const T* column_scale,
+                                           const Place& at,
+                                           const Work& work,
+                                           const int32_t (&sums)[kTileColumns / 2]) {
   const int first = work.column + 8 * at.lane;
   const T* scales = value_of_column(args, column_scale, args.column_step, work, first);
   const float* bias = value_of_column(args, args.bias, 1, work, first);
-  store_rows<Config>(args, at, work, [&](int half, int block, int i) {
+  return [=, &args, &sums, low = scale_of_row(args, work, row_in_tile(at, 0)),
+          high = scale_of_row(args, work, row_in_tile(at, 1))](int half, int block, int i) {
     const int column = kColumnsInOrder * block + i;
-    const float sum = static_cast<float>(sum_of(sums, block, half, i)) * row_scales[half] *
+    const float sum = static_cast<float>(sum_of(sums, block, half, i)) * (half == 0 ? low : high) *
                       load1(scales + column * args.column_step);
     return args.bias != nullptr ? sum + bias[column] : sum;
-  });
+  };
 }
 
 // For small tiles, and for all tiles of scaled bf16, D is transposed.  A warp shares 32 columns of
