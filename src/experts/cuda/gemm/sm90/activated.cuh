@@ -178,7 +178,7 @@ __device__ __forceinline__ void store_small_activated(const Args& args,
       }
     }
   } else {
-    const int warp = at.warpgroup * (kWarpgroup / kWarp) + at.warp;
+    const int warp = at.consumer_warp();
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       const float largest = largest_of_quad(absmax(fours[j]));

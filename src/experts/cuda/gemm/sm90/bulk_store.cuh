@@ -28,9 +28,9 @@ __device__ __forceinline__ void store_in_bulk(const Args& args,
                                               const Place& at,
                                               const Work& work,
                                               const Finished& finished) {
-  static_assert(kStoreRows * kConsumerWarps == kTileRows && kStoreRows == 16);
+  static_assert(kStoreRows * kConsumerWarps == kTileRows);
   constexpr int kRowBytes = 2 * kColumnsInOrder;
-  const int warp = at.warpgroup * (kWarpgroup / kWarp) + at.warp;
+  const int warp = at.consumer_warp();
   const uint32_t results = ptx::shared_address(shared.results[warp]);
   const uint32_t own = results + at.quad * kRowBytes + 16 * at.lane;
   await_bulk_stores();  // of the tile before

@@ -108,7 +108,7 @@ struct Args {
   int slots;  // groups for which b has room, two at least
   // Whole tiles are stored in bulk; stores_in_bulk() says where that pays.
   bool in_bulk;
-  // Then set: [N / 32, rows, 32], boxes of [kTileColumns / 32, kStoreRows, 32].
+  // It is set with in_bulk: [N / 32, rows, 32], boxes of [kTileColumns / 32, kStoreRows, 32].
   CUtensorMap out_boxes;
 };
 

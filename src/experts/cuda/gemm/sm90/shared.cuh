@@ -137,7 +137,8 @@ struct Decoding<Config, true> {
 template <typename Config>
 struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
-  // Of each consumer warp, its rows of the tile that is being stored; 128-byte aligned, too.
+  // Each consumer warp has here its rows of the tile that is being stored.  They are 128-byte
+  // aligned, as they follow the stages.
   uint8_t results[kConsumerWarps][Config::kStoresInBulk ? kResultBytes : 16];
   float a_scale[Config::kStages][Config::kHasBlockScales ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns

@@ -17,6 +17,11 @@ struct Place {
   int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   int quad = static_cast<int>(threadIdx.x) % kWarp / 4;
   int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
+
+  // Says which of the consumer warps this is.
+  __device__ __forceinline__ int consumer_warp() const {
+    return warpgroup * (kWarpgroup / kWarp) + warp;
+  }
 };
 
 // These apply a value of their column to sums.
@@ -150,8 +155,8 @@ __device__ __forceinline__ void store_rows(const Args& args,
   }
 }
 
-// The finished() of exact sums, which scales them by row and column.  Why they are scaled on the
-// way to memory: there are no registers for all of them as floats, too.
+// Gives the finished() of exact sums, which scales them by row and column.  Why they are scaled on
+// the way to memory: there are no registers for all of them as floats, too.
 template <typename T>
 __device__ __forceinline__ auto exact_sums(const Args& args,
                                            const T* column_scale,
