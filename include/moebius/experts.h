@@ -110,6 +110,9 @@ struct ExpertsDesc {              // fixed for the life of the object
   int64_t num_adapters = 0;  // A; 0: no LoRA
   int64_t lora_rank = 0;     // r, of all adapters; 0 without
   WeightMemory weight_memory = WeightMemory::kOwned;
+  // Other experts are computed at the same time, as a layer's routed and shared experts are.  On a
+  // GPU kernels are then chosen that share its SMs; sums may have another order.
+  bool beside_others = false;
 
   int64_t w1_rows() const { return activation.gated ? 2 * intermediate : intermediate; }
 };

@@ -53,6 +53,7 @@ ExpertsDesc routed_desc(const MoeLayerWeights& weights,
   desc.num_adapters = weights.experts.lora.num_adapters();
   desc.lora_rank = weights.experts.lora.rank();
   desc.weight_memory = options.weight_memory;
+  desc.beside_others = weights.shared.w1 || parts.shared_experts != nullptr;
   if (parts.experts != nullptr) {
     expect_like(parts.experts->desc(), desc);
     return parts.experts->desc();

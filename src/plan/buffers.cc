@@ -64,11 +64,12 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const int64_t gemm1 = l.w1_rows(inner) * bits(l.dtype) / 8;
   // Batched rows always have room for the result of GEMM1, since it may be stored.
   const bool is_cuda = d.device.is_cuda();
-  const Gemm1Result result = gemm1_result(d, inner, mean);
+  const Gemm1Result result = gemm1_result(d, places, inner, mean);
   const bool stores = is_cuda && (is_batched || result == Gemm1Result::kProducts);
-  const bool fewer_store =
-      is_cuda && !stores && gemm1_result(d, inner, 0) == Gemm1Result::kProducts;
-  const int64_t fewer = fewer_store ? expected.most_below(decodes_from(d, places, inner)) : 0;
+  // With fewer rows it is stored, and weights are not decoded.
+  const int64_t decoded_from = is_cuda ? decodes_from(d, places, inner) : 0;
+  const bool fewer_store = !stores && decoded_from > 0 && expected.of(rows) >= decoded_from;
+  const int64_t fewer = fewer_store ? expected.most_below(decoded_from) : 0;
   const int64_t slots = slots_of(d, rows, is_batched);
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);

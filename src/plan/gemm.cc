@@ -93,6 +93,9 @@ cuda::GemmDesc desc_of(const Deployment& d, const Sizes& sizes) {
   desc.rows = row_facts(d, desc.weights);
   desc.out = d.layer.dtype;
   desc.keeps_f32 = d.layer.dtype == DType::kF32;
+  if (d.layer.shared_intermediate > 0) {
+    desc.most_thin_code_rows = d.layer.routing.topk;
+  }
   return desc;
 }
 
@@ -107,14 +110,14 @@ cuda::GemmDesc desc_of_gemm1(const Deployment& d, int64_t num_experts, int64_t i
 
 cuda::GemmPlan plan_of(const cuda::GemmDesc& desc, double rows_of_expert) {
   const double rows = rows_of_expert * static_cast<double>(desc.weights.num_groups);
-  return cuda::choose_gemm(desc, hopper(),
-                           rows < kManyRows ? static_cast<int64_t>(rows) : cuda::kManyRows);
+  return cuda::choose_gemm(desc, hopper(), rows < kManyRows ? std::llround(rows) : cuda::kManyRows);
 }
 
 GemmKind kind_of(const cuda::GemmDesc& desc, const cuda::GemmPlan& plan) {
   switch (plan.multiplier) {
     case cuda::Multiplier::kSm90:
       return plan.decodes() ? GemmKind::kDecoded : GemmKind::kFp8;
+    case cuda::Multiplier::kThin:
     case cuda::Multiplier::kFewRows:
       return GemmKind::kRegisters;
     default:
@@ -155,11 +158,14 @@ std::array<std::string, 2> gemm_lines(const Deployment& d, int64_t num_experts, 
   return {to_string(plan_of(gemm1, rows), gemm1), to_string(plan_of(gemm2, rows), gemm2)};
 }
 
-Gemm1Result gemm1_result(const Deployment& d, int64_t intermediate, double rows) {
+Gemm1Result gemm1_result(const Deployment& d,
+                         int64_t num_experts,
+                         int64_t intermediate,
+                         double rows) {
   if (!d.device.is_cuda() || d.layer.dtype != DType::kBF16) {
     return Gemm1Result::kProducts;
   }
-  const cuda::GemmDesc desc = desc_of_gemm1(d, 1, intermediate);
+  const cuda::GemmDesc desc = desc_of_gemm1(d, num_experts, intermediate);
   const cuda::GemmPlan plan = plan_of(desc, rows);
   return plan.quantizes   ? Gemm1Result::kCodes
          : plan.activates ? Gemm1Result::kActivated

@@ -33,13 +33,16 @@ std::array<std::string, 2> gemm_lines(const Deployment& deployment,
                                       int64_t num_experts,
                                       double rows);
 
-// What GEMM1 stores of rows.  Assumes silu.
+// What GEMM1 of num_experts experts stores of rows.  Assumes silu.
 enum class Gemm1Result : uint8_t {
   kProducts,   // of gate and up
   kActivated,  // activated rows, which another kernel quantizes where codes are wanted
   kCodes,      // codes of activated rows
 };
-Gemm1Result gemm1_result(const Deployment& deployment, int64_t intermediate, double rows);
+Gemm1Result gemm1_result(const Deployment& deployment,
+                         int64_t num_experts,
+                         int64_t intermediate,
+                         double rows);
 
 // How many more bytes `elements` elements of rows in fp8 take where GEMMs take codes in bf16.
 int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);

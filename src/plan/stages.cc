@@ -150,7 +150,7 @@ class Stages {
     const LayerShape& l = deployment_.layer;
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
     const int64_t inner = deployment_.local_intermediate();
-    const Gemm1Result stored = gemm1_result(deployment_, inner, load_.selections / touched());
+    const Gemm1Result stored = gemm1_result(deployment_, 1, inner, load_.selections / touched());
     const bool quantizes_later =
         stored == Gemm1Result::kActivated && deployment_.formats.activations.has_value();
     double activation = 0;

@@ -233,30 +233,57 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
 // The caller may know better than the room how many rows to expect; the workspace stays the same.
 TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   const ExpertCase c{.scheme = scheme_of("mxfp4_w4a16"), .format = ActivationFormat::kBatched};
-  const ExpertProblem p = ExpertProblemMaker(57).make({"told", 400, 4, 2, 512, 384}, c);
-  const Tensor expected = run_valid_rows(p, "cpu_portable");
-  Call call = call_of(p);
-  for (const int64_t rows : {0, 10, 100, 1000}) {
-    call.input.expected_rows = rows;
-    call.apply(place_.stream);
-    EXPECT_LE(relative_error(valid_rows(p, place_.bring(call.output)), expected),
-              tolerance_of(p, c.scheme, "cuda"))
-        << rows;
+  for (const Problem& problem :
+       {Problem{"told", 400, 4, 2, 512, 384}, {"one", 40, 1, 1, 512, 384}}) {
+    const ExpertProblem p = ExpertProblemMaker(57).make(problem, c);
+    const Tensor expected = run_valid_rows(p, "cpu_portable");
+    Call call = call_of(p);
+    for (const int64_t rows : {0, 1, 10, 100, 1000}) {
+      call.input.expected_rows = rows;
+      call.apply(place_.stream);
+      EXPECT_LE(relative_error(valid_rows(p, place_.bring(call.output)), expected),
+                tolerance_of(p, c.scheme, "cuda"))
+          << problem.name << " " << rows;
+    }
+  }
+}
+
+// Experts that run beside others take another kernel from their second token on.
+TEST_F(CudaExperts, ExpertsBesideOthersHaveTheSameResults) {
+  for (const std::string_view scheme : {"mxfp4_w4a16", "nvfp4"}) {
+    const ExpertCase c{.scheme = scheme_of(scheme)};
+    for (const int64_t tokens : {1, 4}) {
+      ExpertProblem p = ExpertProblemMaker(59).make({"beside", tokens, 32, 4, 512, 384}, c);
+      const Tensor expected = run_valid_rows(p, "cpu_portable");
+      for (const bool beside_others : {false, true}) {
+        p.desc.beside_others = beside_others;
+        EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), expected),
+                  tolerance_of(p, c.scheme, "cuda"))
+            << scheme << " " << tokens << " " << beside_others;
+      }
+    }
   }
 }
 
 // With few rows GEMM1's result is stored, with many it is not; a workspace for more rows still
 // does.
 TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
-  for (const std::string_view scheme : {"unquantized", "fp8_block", "mxfp4_w4a16", "int8_w8a16"}) {
-    const ExpertCase c{.scheme = scheme_of(scheme)};
-    const ExpertProblem p = ExpertProblemMaker(58).make({"wide", 20, 4, 2, 128, 512}, c);
-    const Call call = call_of(p);
-    int64_t before = 0;
-    for (int64_t rows = 1; rows < 1000; ++rows) {
-      const int64_t bytes = call.experts->workspace(rows).scratch_bytes;
-      ASSERT_GE(bytes, before) << scheme << " " << rows;
-      before = bytes;
+  const Problem problems[] = {{"wide", 20, 4, 2, 128, 512}, {"deep", 20, 16, 2, 512, 512}};
+  for (const std::string_view scheme :
+       {"unquantized", "fp8_block", "mxfp4_w4a16", "nvfp4", "int8_w8a16"}) {
+    for (const ActivationFormat format :
+         {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+      for (const Problem& problem : problems) {
+        const ExpertCase c{.scheme = scheme_of(scheme), .format = format};
+        const Call call = call_of(ExpertProblemMaker(58).make(problem, c));
+        int64_t before = 0;
+        for (int64_t rows = 1; rows < 1000; ++rows) {
+          const int64_t bytes = call.experts->workspace(rows).scratch_bytes;
+          ASSERT_GE(bytes, before)
+              << scheme << " " << problem.name << " " << name(format) << " " << rows;
+          before = bytes;
+        }
+      }
     }
   }
 }

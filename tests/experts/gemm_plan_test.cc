@@ -248,6 +248,7 @@ TEST(GemmPlan, ScalesOfMxStayApartFromElementsInF16) {
 TEST(GemmPlan, RowsInBf16MayHaveResultsInF16) {
   GemmDesc desc = coded(weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3));
   desc.out = DType::kF16;
+  EXPECT_EQ(of(desc, 1), Multiplier::kThin);
   EXPECT_EQ(of(desc, kGroups), Multiplier::kFewRows);
   const GemmPlan many = choose_gemm(desc, gpu_of(9), kManyRows);
   EXPECT_EQ(many.multiplier, Multiplier::kSm90);
@@ -357,7 +358,7 @@ TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
   desc = coded(weights_in(QuantFormat::kInt4, 128));
   desc.activation = ActivationSpec{};
   EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
-  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates) << "few rows meet codes";
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kGroups).activates) << "few rows meet codes";
 }
 
 TEST(GemmPlan, FewRowsInBf16AreThin) {
@@ -393,6 +394,55 @@ TEST(GemmPlan, FewRowsInBf16AreThin) {
   EXPECT_EQ(of(desc), Multiplier::kThin) << "for any number of rows";
   desc.forced = Multiplier::kSm90;
   EXPECT_EQ(of(desc, 1), Multiplier::kSm90);
+}
+
+TEST(GemmPlan, FewestRowsByCodesAreThin) {
+  const WeightFacts int4 = weights_in(QuantFormat::kInt4, 128);
+  for (const WeightFacts& weights :
+       {int4, weights_in(QuantFormat::kInt4), weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0),
+        weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3)}) {
+    GemmDesc desc = coded(weights);
+    EXPECT_EQ(of(desc, kGroups * 3 / 4 - 1), Multiplier::kThin);
+    EXPECT_EQ(of(desc, kGroups * 3 / 4), Multiplier::kFewRows);
+    EXPECT_EQ(of(desc, 1, 8), Multiplier::kMma) << "another architecture";
+    EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).takes_index());
+    desc.activation = ActivationSpec{};
+    EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).activates);
+    desc.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape::per_token()};
+    EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates) << "a kernel activates to codes";
+    desc.codes = QuantizeSpec{QuantFormat::kNvfp4, GroupShape{1, 16}};
+    EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).activates) << "quantized by another kernel";
+    EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).quantizes);
+    desc.activation->interleaved = true;
+    EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates);
+    EXPECT_EQ(of(desc, 1), Multiplier::kThin) << "the activation has a kernel of its own then";
+    desc.most_thin_code_rows = 2;
+    EXPECT_EQ(of(desc, 2), Multiplier::kThin);
+    EXPECT_EQ(of(desc, 3), Multiplier::kFewRows) << "beside others";
+    desc = coded(weights);
+    desc.weights.k = 256;
+    EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "K has fewer steps than the kernel has stages";
+    desc.weights.k = kThinCodeMostDepth + 256;
+    EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "a warp would take too long";
+    desc = coded(weights);
+    desc.weights.n = 10 * kN;  // 15 MiB of a group
+    EXPECT_EQ(of(desc, 4), Multiplier::kThin);
+    EXPECT_EQ(of(desc, 6), Multiplier::kFewRows) << "more than 64 MiB";
+    desc.activation = ActivationSpec{};
+    EXPECT_EQ(of(desc, 6), Multiplier::kThin) << "at most 128 MiB";
+  }
+  EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8)), 1), Multiplier::kFewRows) << "8 bits";
+  EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt4, 32)), 1), Multiplier::kFewRows);
+  GemmDesc desc = coded(int4);
+  desc.weights.has_zero_point = true;
+  EXPECT_EQ(of(desc, 1), Multiplier::kFewRows);
+  desc = coded(weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0));
+  desc.rows.dtype = desc.out = DType::kF16;
+  EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "sums of 32 elements are scaled";
+  desc = coded(int4);
+  desc.weights.num_groups = 1;
+  EXPECT_EQ(of(desc, 1), Multiplier::kThin) << "shared experts";
+  EXPECT_EQ(of(desc, 2), Multiplier::kFewRows);
 }
 
 TEST(GemmPlan, ColumnsAreWholeBlocks) {
@@ -448,7 +498,7 @@ TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
     ASSERT_EQ(plan.multiplier, Multiplier::kFewRows) << mean;
     EXPECT_EQ(plan.tile_rows, tile) << mean;
   }
-  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), 1), desc),
+  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), kGroups), desc),
                            {"few_rows in tiles of 16"});
 }
 

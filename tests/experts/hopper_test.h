@@ -5,9 +5,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/rows/row_groups.h"
 #include "moebius/device.h"
 #include "moebius/stream.h"
@@ -35,6 +37,42 @@ class HopperTest : public GpuTest {
     const Tensor out = to_device(tensor, Device::cpu(), stream_);
     stream_.synchronize();
     return out;
+  }
+
+  Tensor room(const Shape& shape, DType dtype) const {
+    return there(Tensor::zeros(shape, dtype, Device::cpu()));
+  }
+
+  // What the GEMM of f32 values gives for the same operands.
+  Tensor by_values(const ExpertGemm& gemm) const {
+    ExpertGemm other = gemm;
+    other.out = room(gemm.out.shape(), gemm.out.dtype());
+    general_gemm(other, stream_);
+    return here(other.out);
+  }
+
+  static bool same(const Tensor& a, const Tensor& b) {
+    return a.nbytes() == b.nbytes() &&
+           std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
+  }
+
+  // Runs the GEMM on five SMs, and twice with items that are drawn; `change` is called between
+  // these. REQUIRES: `expected`, in f32, is what it gave on all SMs, where blocks took items by
+  // turns.
+  template <typename Change>
+  void expect_same_bits_anyhow(ExpertGemm& gemm, const Tensor& expected, Change change) const {
+    gemm.max_sms = 5;
+    gemm.rows.settled = true;
+    for (const char* how : {"on fewer SMs", "with items drawn", "with items drawn again"}) {
+      gemm.out = room(gemm.out.shape(), DType::kF32);
+      run_expert_gemm(gemm, stream_);
+      EXPECT_TRUE(same(expected, here(gemm.out))) << "not the same bits " << how;
+      if (gemm.next_item) {
+        change();
+      } else {
+        gemm.next_item = room({2}, DType::kI32);
+      }
+    }
   }
 
   // Rows that are sorted by group, or, where max_rows is not 0, batched.

@@ -104,8 +104,9 @@ void add_gemms(Report& report, const PlanResult& r) {
   if (!d.device.is_cuda() || first.touched <= 0) {
     return;
   }
+  const int64_t num_experts = d.places_of(0).size();
   const auto [gemm1, gemm2] =
-      plan::gemm_lines(d, d.places_of(0).size(), first.rows / first.touched);
+      plan::gemm_lines(d, num_experts, first.rows / static_cast<double>(num_experts));
   report.line("gemms", "gemm1", "{gemm1}", {{"gemm1", gemm1}});
   report.line("gemms", "gemm2", "{gemm2}", {{"gemm2", gemm2}});
 }

@@ -143,7 +143,8 @@ class CudaExperts final : public ExpertsBase {
     plan.is_always_fused = plan.gemm1.activates && !is_batched();
     // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must do
     // for them, too.
-    const int64_t fewer = plan.is_always_fused ? most_unfused_rows(plan.gemm1) : 0;
+    const int64_t fewer =
+        plan.is_always_fused && plan.gemm1.decodes() ? most_unfused_rows(plan.gemm1) : 0;
     const int64_t of_fewer = fewer > 0
                                  ? num_slots(fewer) * desc_.w1_rows() +
                                        plan_for(gemm2_, expected_rows().of(fewer)).decoded_elements
@@ -175,6 +176,8 @@ class CudaExperts final : public ExpertsBase {
   int64_t most_unfused_rows(const GemmPlan& plan1) const {
     return plan1.decodes_from > 0 ? expected_rows().most_below(plan1.decodes_from) : 0;
   }
+  // A rank gets topk rows when every rank has one token, and shared experts get one.
+  int64_t most_thin_code_rows() const { return desc_.beside_others ? desc_.topk : kManyRows; }
   GemmDesc desc_of_gemm(const RowCoder& a, const WeightOperand& w) const {
     GemmDesc desc;
     desc.rows = a.active() ? a.facts(w.values.dim(2)) : RowFacts{desc_.in_dtype};
@@ -182,6 +185,7 @@ class CudaExperts final : public ExpertsBase {
     desc.out = desc_.in_dtype;
     desc.keeps_f32 = desc_.in_dtype == DType::kF32;
     desc.forced = forced_;
+    desc.most_thin_code_rows = most_thin_code_rows();
     return desc;
   }
   GemmDesc gemm1_desc() const {
@@ -211,6 +215,7 @@ class CudaExperts final : public ExpertsBase {
     gemm.decoded = decoded;
     gemm.expected_rows = call.buffers.expected;
     gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    gemm.most_thin_code_rows = most_thin_code_rows();
     gemm.forced = forced_;
     return gemm;
   }
@@ -225,8 +230,8 @@ class CudaExperts final : public ExpertsBase {
   }
 
   static void make_maps(const GemmPlan& plan, WeightOperand& w) {
-    const bool is_read_by_maps =
-        plan.multiplier == Multiplier::kSm90 || plan.multiplier == Multiplier::kThin;
+    const bool is_read_by_maps = plan.multiplier == Multiplier::kSm90 ||
+                                 (plan.multiplier == Multiplier::kThin && !w.quant.format);
     if (is_read_by_maps && !plan.decodes()) {
       w.maps = std::make_shared<const WeightMaps>(w.values);
     }

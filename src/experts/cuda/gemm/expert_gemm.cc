@@ -153,6 +153,10 @@ GroupedGemm groups_of(const GroupedGemm& gemm, int64_t begin, int64_t end) {
   return out;
 }
 
+void run_thin(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream) {
+  (gemm.w->quant.format ? thin_codes_gemm : thin_gemm)(gemm, plan, stream);
+}
+
 void run_sm90(const ExpertGemm& gemm,
               const GroupedGemm& grouped,
               const GemmPlan& plan,
@@ -236,6 +240,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
                     gemm.decoded.numel() >= decoded_group_elements(desc.weights, desc.rows.dtype);
   desc.must_decode = desc.may_decode;
   desc.is_fetched = gemm.is_fetched;
+  desc.most_thin_code_rows = gemm.most_thin_code_rows;
   desc.forced = gemm.forced;
   desc.decodes_ahead = gemm.decodes_ahead;
   desc.num_rows = desc.weights.k > 0 ? a.values.numel() / desc.weights.k : 0;
@@ -272,7 +277,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   assert(!gemm.a.activation || plan.takes_unactivated());
   switch (plan.multiplier) {
     case Multiplier::kThin:
-      return thin_gemm(gemm, plan, stream);
+      return run_thin(gemm, plan, stream);
     case Multiplier::kSm90:
       return run_sm90(gemm, as_grouped_gemm(gemm, plan), plan, stream);
     case Multiplier::kFewRows:
@@ -292,7 +297,7 @@ bool run_activated_gemm(const ActivatedGemm& activated, const Stream& stream) {
   ExpertGemm gemm = activated.gemm;
   gemm.out = activated.out.values;
   if (plan.multiplier == Multiplier::kThin) {
-    thin_gemm(gemm, plan, stream);
+    run_thin(gemm, plan, stream);
     return true;
   }
   GroupedGemm grouped = as_grouped_gemm(gemm, plan);

@@ -82,6 +82,7 @@ struct ExpertGemm {
   // groups.  is_fetched: see GemmDesc.
   FetchAhead fetch = {};
   bool is_fetched = false;
+  int64_t most_thin_code_rows = kManyRows;           // see GemmDesc
   std::optional<Multiplier> forced = std::nullopt;   // see GemmDesc
   std::optional<bool> decodes_ahead = std::nullopt;  // see GemmDesc
 };
@@ -112,9 +113,11 @@ GemmPlan plan_of(const ActivatedGemm& gemm);
 // for each of them: blocks are dealt out over all SMs before any SM gets a second one.
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
-// The functions of each Multiplier but kSm90 (grouped_gemm.h).
+// The functions of each Multiplier but kSm90 (grouped_gemm.h).  kThin has one for weights in bf16,
+// and one for codes.
 // REQUIRES: plan_of() names it, or would if it were forced.
 void thin_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
+void thin_codes_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
 void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& stream);
 void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);

@@ -133,23 +133,6 @@ Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool de
   return is_aligned ? nullptr : "a tensor is not 16-byte aligned";
 }
 
-// Of what kSm90 takes.
-Refusal refusal_of_thin(const GemmDesc& desc) {
-  const WeightFacts& w = desc.weights;
-  if (desc.rows.dtype != DType::kBF16 || desc.rows.scales != RowScales::kNone || w.format) {
-    return "operands are not both plain bf16";
-  }
-  if (desc.codes || desc.num_columns > 0) {
-    return "it stores no codes, and all columns";
-  }
-  return w.k < kThinDepth ? "K is less than 320" : nullptr;
-}
-
-bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {
-  return desc.forced ? *desc.forced == Multiplier::kThin
-                     : expected_rows < kThinMeanRows * desc.weights.num_groups;
-}
-
 bool few_rows_has_kernel(quant::Code code, DType scale) {
   switch (code) {
     case quant::Code::kU4:
@@ -187,9 +170,74 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   if ((desc.rows.dtype != DType::kBF16 && desc.rows.dtype != DType::kF16) || !has_row_scale) {
     return "rows are not bf16 or f16 with one scale each at most";
   }
-  return desc.rows_alignment < 16 || w.alignment < 16 || w.scale_alignment < 2
+  return desc.rows_alignment < 16 || desc.out_alignment < 4 || w.alignment < 16 ||
+                 w.scale_alignment < 2
              ? "an operand is not aligned"
              : nullptr;
+}
+
+// Of what kSm90 takes, without codes.
+Refusal refusal_of_thin(const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  if (desc.rows.dtype != DType::kBF16 || desc.rows.scales != RowScales::kNone || w.format) {
+    return "operands are not both plain bf16";
+  }
+  if (desc.codes || desc.num_columns > 0) {
+    return "it stores no codes, and all columns";
+  }
+  return w.k < kThinDepth ? "K is less than 320" : nullptr;
+}
+
+// Of what kFewRows takes.
+Refusal refusal_of_thin_codes(const GemmDesc& desc) {
+  constexpr int64_t kSharing = 128;  // elements whose sums are scaled together
+  const WeightFacts& w = desc.weights;
+  const quant::Code code = quant::code_of(*w.format);
+  if (quant::code_bits(code) != 4 || w.has_zero_point) {
+    return "codes are not of 4 bits without zero points";
+  }
+  if (code == quant::Code::kU4) {
+    if (w.grid.num_cols > 1 && w.grid.group_cols % kSharing != 0) {
+      return "fewer than 128 elements of int4 share a scale";
+    }
+  } else if (w.scale_dtype != DType::kF8E4M3 && desc.rows.dtype != DType::kBF16) {
+    return "f16 does not hold elements with scales of mx formats";
+  }
+  if (w.n % 16 != 0 || desc.num_columns > 0) {
+    return desc.num_columns > 0 ? "it computes all columns" : "N is not a multiple of 16";
+  }
+  return w.k <= kThinCodeDepth ? "K is 256 or less"
+         : w.alignment < 16    ? "weights are not 16-byte aligned"
+                               : nullptr;
+}
+
+// Whether kThin activates by codes.  Rows in fp8 and int8 are coded by the kernel that activates.
+bool thin_activates(const GemmDesc& desc) {
+  return desc.activation && is_plain_silu(*desc.activation) && desc.rows.dtype == DType::kBF16 &&
+         (desc.codes ? quant::scaled_codes_fit(desc.codes->format, DType::kBF16)
+                     : desc.out == DType::kBF16);
+}
+
+bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
+  const WeightFacts& w = desc.weights;
+  if (!w.format) {
+    return expected_rows < kThinMeanRows * w.num_groups;
+  }
+  const bool has_few_rows = expected_rows == 1 || expected_rows < (3 * w.num_groups + 3) / 4;
+  const int64_t other_k = w.gate_rows < w.n ? w.n / 2 : w.n;  // of the experts' other GEMM
+  const int64_t depth = w.num_groups > 1 ? std::max(w.k, other_k) : w.k;
+  if (expected_rows > desc.most_thin_code_rows || !has_few_rows || depth > kThinCodeMostDepth) {
+    return false;
+  }
+  // Where a row's group is drawn, about 2 G rows / (2 G + rows) of G groups have rows.
+  const int64_t twice = 2 * w.num_groups;
+  const int64_t group_bytes = w.n * w.k * quant::code_bits(quant::code_of(*w.format)) / 8;
+  const int64_t most = thin_activates(desc) ? kThinCodeBytes : kThinUnactivatedBytes;
+  return twice * expected_rows * group_bytes <= most * (twice + expected_rows);
+}
+
+bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {
+  return desc.forced ? *desc.forced == Multiplier::kThin : pays_to_be_thin(desc, expected_rows);
 }
 
 Refusal refusal_of_mma(const GemmDesc& desc) {
@@ -284,8 +332,12 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
   const auto refusal_of = [&](Multiplier multiplier) -> Refusal {
     switch (multiplier) {
       case Multiplier::kThin: {
-        const Refusal refusal = refusal_of_sm90(plain, gpu, decodes);
-        return refusal != nullptr ? refusal : refusal_of_thin(desc);
+        const bool has_codes = desc.weights.format && !decodes;
+        const Refusal refusal =
+            has_codes ? refusal_of_few_rows(plain, gpu) : refusal_of_sm90(plain, gpu, decodes);
+        return refusal != nullptr ? refusal
+               : has_codes        ? refusal_of_thin_codes(plain)
+                                  : refusal_of_thin(desc);
       }
       case Multiplier::kSm90:
         return refusal_of_sm90(plain, gpu, decodes);
@@ -313,7 +365,9 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     if (refusal == nullptr) {
       plan.multiplier = Multiplier::kThin;
       plan.fetches_ahead = pays_to_fetch(desc.weights, expected_rows);
-      plan.activates = desc.activation && refusal_of_sm90(desc, gpu, decodes) == nullptr;
+      plan.activates =
+          desc.activation && (desc.weights.format ? thin_activates(desc)
+                                                  : refusal_of_sm90(desc, gpu, decodes) == nullptr);
       return plan;
     }
     plan.reason = desc.forced ? refusal : "";

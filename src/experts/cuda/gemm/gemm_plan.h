@@ -23,7 +23,7 @@
 namespace moebius::cuda {
 
 enum class Multiplier : uint8_t {
-  kThin,     // few rows and weights, both in bf16
+  kThin,     // the fewest rows: in bf16 by weights in bf16, or by codes of 4 bits
   kSm90,     // TMA and wgmma: bf16, f16, fp8 (Fp8Scales), int8; decoded weights as bf16 or f16
   kFewRows,  // rows in bf16 or f16, codes of 4 and 8 bits, which are decoded in registers
   kMma,      // operands whose codes bf16, f16 or int8 hold exactly, of any sizes
@@ -69,6 +69,9 @@ struct WeightFacts {
   int bias_alignment = 16;
 };
 
+// More rows than any threshold.
+inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
+
 struct GemmDesc {
   RowFacts rows;
   WeightFacts weights;
@@ -89,6 +92,9 @@ struct GemmDesc {
   std::optional<Multiplier> forced = std::nullopt;
   // Whether weights are decoded ahead where they can be; nullopt: where that pays.
   std::optional<bool> decodes_ahead = std::nullopt;
+  // kThin is not chosen for more rows by codes.  Kernels of kFewRows take whole SMs, and those of
+  // kThin have blocks on all.  So GEMMs of experts that run beside others change over at one token.
+  int64_t most_thin_code_rows = kManyRows;
   // Only a call knows what follows; the defaults suit every kernel.
   int64_t num_rows = 1;      // of the operand
   bool by_index = false;     // an index names the rows
@@ -109,6 +115,15 @@ constexpr int few_rows_tile(int64_t mean) {
 inline constexpr int kThinRows = 8;
 inline constexpr int kThinDepth = 320;
 inline constexpr int64_t kThinMeanRows = 2;
+// With weights in codes it takes K above kThinCodeDepth.  It is chosen for one row, and below 3/4
+// of a row per group.  The codes of groups that have rows must be at most kThinCodeBytes, or
+// kThinUnactivatedBytes where it does not activate: it saves kernels around it, but kFewRows takes
+// fewer instructions for a byte.  A warp has all of K, so kThinCodeMostDepth limits K, and that of
+// the experts' other GEMM.
+inline constexpr int kThinCodeDepth = 256;
+inline constexpr int64_t kThinCodeMostDepth = 8192;
+inline constexpr int64_t kThinCodeBytes = int64_t{1} << 27;
+inline constexpr int64_t kThinUnactivatedBytes = int64_t{1} << 26;
 
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
@@ -128,7 +143,7 @@ struct GemmPlan {
   // depend on rows.
   int64_t decodes_from = 0;
   // For kThin and kSm90: lines of weights are the first to make room in L2, so that those that were
-  // fetched ahead, or rows, stay.
+  // fetched ahead, or rows, stay.  By codes kThin always does so.
   bool evicts_weights = false;
   // It pays that weights are fetched to L2 before the sizes of groups are known, if something else
   // runs until then (SlotOrder::first_weights).
@@ -180,9 +195,6 @@ inline constexpr int64_t kLeastFetchedFrom = int64_t{1} << 26;
 inline constexpr int64_t kMostFetchedFrom = int64_t{1} << 30;
 inline constexpr int64_t kFetchingGroups = 4;
 inline constexpr int64_t kMostFetchedRows = 64;
-
-// More rows than any threshold.
-inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
 
 // Plans for as many rows as are expected of all groups together.  A pure function.  Throws
 // Unsupported where desc.forced names a kernel that refuses.

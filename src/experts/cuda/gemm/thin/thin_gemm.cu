@@ -26,6 +26,7 @@
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/tensor_map.h"
+#include "experts/cuda/gemm/thin/thin_items.cuh"
 #include "experts/cuda/gemm/tile_walk.cuh"
 #include "experts/cuda/gemm/weight_values.h"
 
@@ -34,7 +35,6 @@ namespace moebius::cuda {
 namespace thin {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kEight = 8;        // rows or columns side by side in a product
@@ -75,126 +75,30 @@ struct Args {
 };
 
 struct Shared {
-  uint64_t full[kWarps][kStages];   // weights have arrived
-  int first_tile[kMaxExperts + 1];  // tiles of the groups before; [num_groups]: all
-  int first_row[kMaxExperts];
-  int num_rows[kMaxExperts];
+  uint64_t full[kWarps][kStages];  // weights have arrived
+  Groups groups;
 };
 
-// Fills the table, by the whole block.  Sizes are read from L2, since L1 may have them from before
-// they were written.
-__device__ __forceinline__ void find_tiles(const RowGroups& rows, Shared& shared) {
-  for (int g = static_cast<int>(threadIdx.x); g < rows.num_groups; g += kThreads) {
-    int begin = g * static_cast<int>(rows.max_rows);
-    int count = 0;
-    if (rows.counts != nullptr) {
-      count = max(0, min(__ldcg(rows.counts + g), static_cast<int>(rows.max_rows)));
-    } else {
-      begin = __ldcg(rows.offsets + g);
-      count = __ldcg(rows.offsets + g + 1) - begin;
-    }
-    shared.first_row[g] = begin;
-    shared.num_rows[g] = count;
-  }
-  __syncthreads();
-  if (threadIdx.x < kWarp) {
-    const int lane = static_cast<int>(threadIdx.x);
-    int before = 0;
-    for (int first = 0; first < rows.num_groups; first += kWarp) {
-      const int g = first + lane;
-      const int own = g < rows.num_groups ? (shared.num_rows[g] + kThinRows - 1) / kThinRows : 0;
-      int sum = own;
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, step);
-        sum += lane >= step ? other : 0;
-      }
-      if (g < rows.num_groups) {
-        shared.first_tile[g] = before + sum - own;
-      }
-      before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
-    }
-    if (lane == 0) {
-      shared.first_tile[rows.num_groups] = before;
-    }
-  }
-  __syncthreads();
-}
-
-// The items of a warp.  All warps begin with one each.  Where there are fewer items, they are dealt
-// out evenly to the blocks, since all SMs together read faster.  A warp that is through with an
-// item takes the next.
-class Items {
- public:
-  __device__ __forceinline__ Items(const Args& args, int num)
-      : num_(num), next_item_(args.next_item) {
-    const int blocks = static_cast<int>(gridDim.x);
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int each = min(kWarps, (num + blocks - 1) / blocks);
-    num_first_ = blocks * each;
-    item_ = warp < each ? static_cast<int>(blockIdx.x) * each + warp : num;
-  }
-  __device__ __forceinline__ bool exists() const { return item_ < num_; }
-  __device__ __forceinline__ int item() const { return item_; }
-  // All lanes call it.
-  __device__ __forceinline__ void advance() {
-    if (num_first_ >= num_) {
-      item_ = num_;
-    } else if (next_item_ == nullptr) {
-      item_ += num_first_;
-    } else {
-      int drawn = 0;
-      if (threadIdx.x % kWarp == 0) {
-        drawn = atomicAdd(next_item_, 1);
-      }
-      item_ = num_first_ + __shfl_sync(0xffffffffu, drawn, 0);
-    }
-  }
-  // Called once a warp has no more items: the last warp sets the counters to zeros again.
-  __device__ __forceinline__ void finish() const {
-    if (num_first_ < num_ && next_item_ != nullptr && threadIdx.x % kWarp == 0 &&
-        atomicAdd(next_item_ + 1, 1) == num_first_ - 1) {
-      next_item_[0] = 0;
-      next_item_[1] = 0;
-    }
-  }
-
- private:
-  int num_;
-  int num_first_;  // the items with which warps begin
-  int item_;
-  int* next_item_;
-};
-
-struct Place {
-  int group;
+struct Place : Tile {
   int column;  // first, of the first box
-  int row;     // first
-  int rows;
 };
 
 class Worker {
  public:
   __device__ __forceinline__ Worker(const Args& args, Shared& shared, const uint8_t* stages)
       : p_(args),
-        shared_(shared),
+        groups_(shared.groups),
         ring_(ptx::shared_address(stages) + warp_ * kRingBytes),
         full_(ptx::shared_address(shared.full[warp_])),
-        items_(args, shared.first_tile[args.rows.num_groups] * args.across()) {}
+        items_(args.next_item, shared.groups.first_tile[args.rows.num_groups] * args.across()) {}
 
-  // Requests weights of the first item before the kernel ahead has ended.
   __device__ __forceinline__ void run() {
-    const bool has_items = items_.exists();
-    if (has_items) {
+    const bool has_items = begin_items(items_.exists(), p_.lets_next_begin, [&] {
       find();
       for (int stage = 0; stage < kStages; ++stage) {
         request_weights(stage);
       }
-    }
-    ptx::await_kernel_before();  // that kernel may draw from the same counter
-    if (p_.lets_next_begin) {
-      ptx::let_next_begin();
-    }
+    });
     if (!has_items) {
       return;
     }
@@ -248,16 +152,7 @@ class Worker {
   // Finds the columns and rows of the item that is requested next.
   __device__ __forceinline__ void find() {
     const int item = items_.item();
-    const int tile = item / p_.across();
-    int low = 0;
-    int high = p_.rows.num_groups;  // first_tile[low] <= tile < first_tile[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (shared_.first_tile[middle] <= tile ? low : high) = middle;
-    }
-    const int first = (tile - shared_.first_tile[low]) * kThinRows;
-    place_ = {low, p_.first_column(item), shared_.first_row[low] + first,
-              min(shared_.num_rows[low] - first, kThinRows)};
+    place_ = {find_tile(groups_, p_.rows.num_groups, item / p_.across()), p_.first_column(item)};
     k_ = 0;
   }
   __device__ __forceinline__ void find_rows() {
@@ -353,7 +248,9 @@ class Worker {
           own[j] = sums[0][box][2 * half + j] + sums[1][box][2 * half + j] + bias[box];
           const int row = 2 * part_ + j;
           if (p_.is_f32 && row < place.rows) {
-            *out_at<float>(place, row, column + box * kBoxColumns + quad_) = own[j];
+            static_cast<float*>(
+                p_.out)[int64_t{place.row + row} * p_.n + column + box * kBoxColumns + quad_] =
+                own[j];
           }
         }
         pairs[box] = narrow_pair(BFloat16{}, own[0], own[1]);
@@ -366,21 +263,13 @@ class Worker {
       }
     }
   }
-  template <typename T>
-  __device__ __forceinline__ T* out_at(const Place& place, int row, int column) const {
-    const int width = p_.activates ? p_.n / 2 : p_.n;
-    return static_cast<T*>(p_.out) + int64_t{place.row + row} * width + column;
-  }
-  // Stores eight columns of all rows; after the transpose a lane has two columns of one row.
   __device__ __forceinline__ void store_pair(const Place& place, int column, uint32_t pair) const {
-    const uint32_t of_row = ptx::transpose_8x8(pair);
-    if (quad_ < place.rows) {
-      *reinterpret_cast<uint32_t*>(out_at<BFloat16>(place, quad_, column + 2 * part_)) = of_row;
-    }
+    const int width = p_.activates ? p_.n / 2 : p_.n;
+    store_eight(place, static_cast<uint16_t*>(p_.out) + column, width, pair);
   }
 
   const Args& p_;
-  const Shared& shared_;
+  const Groups& groups_;
   int warp_ = static_cast<int>(threadIdx.x) / kWarp;
   int lane_ = static_cast<int>(threadIdx.x) % kWarp;
   int quad_ = lane_ / 4;
@@ -388,7 +277,7 @@ class Worker {
   uint32_t ring_;
   uint32_t full_;
   uint64_t evict_first_ = ptx::evict_first();
-  Items items_;
+  Items<kWarps> items_;
 
   // Of what is requested next.
   Place place_;
@@ -400,12 +289,7 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
   __shared__ Shared shared;
   extern __shared__ __align__(1024) uint8_t stages[];
   if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&args.w);
-    for (int barrier = 0; barrier < kWarps * kStages; ++barrier) {
-      ptx::mbarrier_init(&shared.full[0][0] + barrier, 1);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
+    init_barriers(&shared.full[0][0], kWarps * kStages, &args.w);
   }
   if (!args.rows.settled) {
     if (args.fetch.units > 0 && threadIdx.x == kThreads - 1) {
@@ -414,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
     __syncwarp();
     ptx::await_kernel_before();
   }
-  find_tiles(args.rows, shared);
+  find_tiles<kThreads>(args.rows, shared.groups);
   Worker(args, shared, stages).run();
 }
 
