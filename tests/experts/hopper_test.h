@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -72,6 +74,25 @@ class HopperTest : public GpuTest {
       } else {
         gemm.next_item = room({2}, DType::kI32);
       }
+    }
+  }
+
+  // NaN at `nan_k` of row 1, and infinity at the beginning of row 4, stay in their row.
+  void expect_rows_apart(ExpertGemm gemm, int64_t nan_k) const {
+    run_expert_gemm(gemm, stream_);
+    const Tensor expected = here(gemm.out);
+    const Tensor rows = here(gemm.a.values);
+    const int64_t k = rows.dim(1);
+    set_float(rows, 1 * k + nan_k, std::numeric_limits<float>::quiet_NaN());
+    set_float(rows, 4 * k, std::numeric_limits<float>::infinity());
+    gemm.a.values = there(rows);
+    gemm.out = room(gemm.out.shape(), DType::kF32);
+    run_expert_gemm(gemm, stream_);
+    const Tensor actual = here(gemm.out);
+    for (int64_t r = 0; r < actual.dim(0); ++r) {
+      const bool is_odd = r == 1 || r == 4;
+      EXPECT_EQ(same(expected[r], actual[r]), !is_odd) << r;
+      EXPECT_EQ(std::isfinite(get_float(actual, r * actual.dim(1))), !is_odd) << r;
     }
   }
 

@@ -176,7 +176,7 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
              : nullptr;
 }
 
-// Of what kSm90 takes, without codes.
+// Says why kThin refuses weights that kSm90 takes as they are.
 Refusal refusal_of_thin(const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
   if (desc.rows.dtype != DType::kBF16 || desc.rows.scales != RowScales::kNone || w.format) {
@@ -188,7 +188,7 @@ Refusal refusal_of_thin(const GemmDesc& desc) {
   return w.k < kThinDepth ? "K is less than 320" : nullptr;
 }
 
-// Of what kFewRows takes.
+// Says why kThin refuses codes that kFewRows takes.
 Refusal refusal_of_thin_codes(const GemmDesc& desc) {
   constexpr int64_t kSharing = 128;  // elements whose sums are scaled together
   const WeightFacts& w = desc.weights;
@@ -203,12 +203,11 @@ Refusal refusal_of_thin_codes(const GemmDesc& desc) {
   } else if (w.scale_dtype != DType::kF8E4M3 && desc.rows.dtype != DType::kBF16) {
     return "f16 does not hold elements with scales of mx formats";
   }
-  if (w.n % 16 != 0 || desc.num_columns > 0) {
-    return desc.num_columns > 0 ? "it computes all columns" : "N is not a multiple of 16";
-  }
-  return w.k <= kThinCodeDepth ? "K is 256 or less"
-         : w.alignment < 16    ? "weights are not 16-byte aligned"
-                               : nullptr;
+  return desc.num_columns > 0    ? "it computes all columns"
+         : w.n % 16 != 0         ? "N is not a multiple of 16"
+         : w.k <= kThinCodeDepth ? "K is 256 or less"
+         : w.alignment < 16      ? "weights are not 16-byte aligned"
+                                 : nullptr;
 }
 
 // Whether kThin activates by codes.  Rows in fp8 and int8 are coded by the kernel that activates.
@@ -229,7 +228,7 @@ bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   if (expected_rows > desc.most_thin_code_rows || !has_few_rows || depth > kThinCodeMostDepth) {
     return false;
   }
-  // Where a row's group is drawn, about 2 G rows / (2 G + rows) of G groups have rows.
+  // If each row's group is drawn at random, about 2 G rows / (2 G + rows) of G groups have rows.
   const int64_t twice = 2 * w.num_groups;
   const int64_t group_bytes = w.n * w.k * quant::code_bits(quant::code_of(*w.format)) / 8;
   const int64_t most = thin_activates(desc) ? kThinCodeBytes : kThinUnactivatedBytes;

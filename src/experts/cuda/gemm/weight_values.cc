@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cuda/gemm/weight_values.h"
 
+#include <bit>
+
 #include "quant/group_rule.h"
 #include "quant/scale_grid.h"
 
@@ -39,6 +41,11 @@ WeightArgs weight_args(const WeightOperand& w) {
     args.has_gscale_per_group = gscale && gscale.numel() > 1;
   }
   return args;
+}
+
+int scale_shift(const WeightArgs& w) {
+  constexpr int kWhole = 31;
+  return w.scale_cols > 1 ? std::countr_zero(static_cast<unsigned>(w.group_cols)) : kWhole;
 }
 
 RowArgs row_args(const RowOperand& a) {

@@ -60,6 +60,8 @@ struct GemmArgs {
 };
 
 WeightArgs weight_args(const WeightOperand& w);
+// Returns s such that 1 << s elements of k share a scale, where they are a power of two or all.
+int scale_shift(const WeightArgs& w);
 RowArgs row_args(const RowOperand& a);
 GemmArgs gemm_args(const ExpertGemm& gemm);
 

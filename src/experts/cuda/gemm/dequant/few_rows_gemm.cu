@@ -175,14 +175,12 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   Args p{};
   static_cast<GemmArgs&>(p) = gemm_args(gemm);
   p.index = gemm.a.index ? gemm.a.index.data<int32_t>() : nullptr;
-  constexpr int kWhole = 31;
-  p.scale_shift = kWhole;
+  p.scale_shift = scale_shift(p.w);
   const int scale_bits = bits(p.w.scale_dtype);
   p.has_scale_words = p.w.scale_cols * scale_bits % 32 == 0 &&
                       reinterpret_cast<uintptr_t>(p.w.scale) % sizeof(uint32_t) == 0;
   if (p.w.scale_cols > 1) {
     const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
-    p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
     p.scaled_k = std::max(std::min(p.w.group_cols, step), kSlab);
     for (int k = 0; k < step; k += p.scaled_k) {
       p.ends |= 1u << k / kSlab;

@@ -16,7 +16,6 @@
 // k: a sum over k may take any order that both operands share.  A stage has 256 codes of a column;
 // of each half, lane l of a quad multiplies the 32 neighbours from 32 l on.
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <type_traits>
 
@@ -146,9 +145,10 @@ class Worker {
 
  private:
   using T = typename D::Element;
-  // Of rows 2 part and 2 part + 1 in the lane's column of the first eight, and of the other.
+  // A lane has the sums of rows 2 part and 2 part + 1, in its column of the first eight and then in
+  // that of the other.
   using Sums = float[4];
-  // A lane's scale of a half of a stage: one, or the two of its 16 neighbours each.
+  // For a half of a stage a lane has one scale, or two of 16 neighbours each.
   using Scale = typename D::Scale;
   using ScaleWord = std::conditional_t<sizeof(Scale) == 4,
                                        uint32_t,
@@ -386,14 +386,14 @@ class Worker {
   uint32_t full_;
   Items<kWarps> items_;
 
-  // Of what is requested next.
+  // These tell what is requested next.
   Place place_;
   int next_byte_;
 
-  // Of the item that is multiplied.
+  // These belong to the item that is multiplied.
   const uint8_t* scales_[2];
 
-  // Of its stage that comes next.
+  // These belong to its stage that comes next.
   int k_;         // the lane's first
   const T* row_;  // from k_ on; lanes without a row have another lane's
   uint32_t words_[kHalves][2];
@@ -469,9 +469,7 @@ void thin_codes_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream&
   args.activates = plan.activates;
   args.lets_next_begin = gemm.max_sms == 0;
   args.next_item = gemm.next_item ? gemm.next_item.data<int>() : nullptr;
-  constexpr int kWhole = 31;
-  args.scale_shift =
-      args.w.scale_cols > 1 ? std::countr_zero(static_cast<unsigned>(args.w.group_cols)) : kWhole;
+  args.scale_shift = scale_shift(args.w);
   args.codes = map_of(args, gemm.w->values, gemm.w->values.dim(0));
   const Kernel kernel = gemm.a.values.dtype() == DType::kF16
                             ? find_kernel<Float16>(args.w.code, args.w.scale_dtype)
