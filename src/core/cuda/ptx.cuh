@@ -189,6 +189,23 @@ __device__ __forceinline__ void mbarrier_wait_parity(uint32_t barrier, uint32_t 
 __device__ __forceinline__ void mbarrier_wait_parity(uint64_t* barrier, uint32_t parity) {
   mbarrier_wait_parity(shared_address(barrier), parity);
 }
+// The same, asleep after a first look: threads that look again and again take instructions and
+// power from those that compute.
+__device__ __forceinline__ void mbarrier_sleep_parity(uint32_t barrier, uint32_t parity) {
+  constexpr uint32_t kNanoseconds = 10'000'000;  // after which it looks again
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "AGAIN:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2;\n"
+      "@!p bra AGAIN;\n"
+      "}" ::"r"(barrier),
+      "r"(parity), "r"(kNanoseconds)
+      : "memory");
+}
+__device__ __forceinline__ void mbarrier_sleep_parity(uint64_t* barrier, uint32_t parity) {
+  mbarrier_sleep_parity(shared_address(barrier), parity);
+}
 
 // Loads from a shared address; use it after waiting for an mbarrier.
 __device__ __forceinline__ float ld_shared(uint32_t address) {

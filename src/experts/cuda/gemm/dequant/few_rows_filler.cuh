@@ -49,8 +49,8 @@ class Filler {
         if (step >= num_first_) {
           request_scales(step);
           // pairs with Worker::release: the stage has been read.
-          ptx::mbarrier_wait_parity(empty_ + ring_.slot * uint32_t{sizeof(uint64_t)},
-                                    ring_.parity ^ 1);
+          ptx::mbarrier_sleep_parity(empty_ + ring_.slot * uint32_t{sizeof(uint64_t)},
+                                     ring_.parity ^ 1);
           request_codes(step);
         }
         request_rows(step);
@@ -98,7 +98,7 @@ class Filler {
     }
     const uint32_t at = scale_ring_.slot * uint32_t{sizeof(uint64_t)};
     // pairs with Scales::next_chunk: the slot has been read.
-    ptx::mbarrier_wait_parity(scales_empty_ + at, scale_ring_.parity ^ 1);
+    ptx::mbarrier_sleep_parity(scales_empty_ + at, scale_ring_.parity ^ 1);
     const auto bytes = static_cast<uint32_t>((kColumns >> p_.team_shift) * p_.scale_bytes);
     ptx::mbarrier_arrive_expect_tx(scales_full_ + at, bytes);
     ptx::tensor_load(scale_slots_ + static_cast<uint32_t>(scale_ring_.slot) * bytes, &p_.scales,

@@ -87,7 +87,7 @@ class Scales {
     } else {
       const uint32_t at = ring_.slot * uint32_t{sizeof(uint64_t)};
       // pairs with the copies that Filler::request_scales requests.
-      ptx::mbarrier_wait_parity(full_ + at, ring_.parity);
+      ptx::mbarrier_sleep_parity(full_ + at, ring_.parity);
       const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
       const uint32_t from =
           own_ + static_cast<uint32_t>(ring_.slot) * (bytes * kColumns >> p_.team_shift);

@@ -146,7 +146,7 @@ class Worker {
   // Waits for the codes and rows of the next stage, and loads the codes.
   __device__ __forceinline__ void load_next() {
     // pairs with the copies that Filler requests.
-    ptx::mbarrier_wait_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
+    ptx::mbarrier_sleep_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
     load_words(words_);
   }
 

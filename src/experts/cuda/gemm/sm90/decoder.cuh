@@ -135,7 +135,7 @@ class Decoder {
     auto* to = static_cast<uint4*>(p.out) +
                (int64_t{slot} * per_group_ + unit) * (kUnit / kVector) + lane_;
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      ptx::mbarrier_wait_parity(&ring_.full[place_], parity_);
+      ptx::mbarrier_sleep_parity(&ring_.full[place_], parity_);
       const uint8_t* codes = ring_.codes[place_] + lane_ * kBytes;
       const uint8_t* scale = ring_.scales[place_] + (lane_ >> p.block_shift);
       const int scales_apart = kWarp >> p.block_shift;
@@ -264,7 +264,7 @@ __device__ __forceinline__ void plan_and_decode(const Args& args, Shared<Config>
         __nanosleep(200);
       }
     }
-    ptx::mbarrier_wait_parity(&shared.plan_empty, parity);
+    ptx::mbarrier_sleep_parity(&shared.plan_empty, parity);
     parity ^= 1;
     __syncwarp();
   }

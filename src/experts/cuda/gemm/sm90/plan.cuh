@@ -80,11 +80,11 @@ class Items {
     if (rank_ == 0) {
       ptx::await_kernel_before();  // that kernel may draw from the same counter
       item_ = first + atomicAdd(counter, 1);
-      ptx::mbarrier_wait_parity(&shared_.item_empty, parity_ ^ 1);
+      ptx::mbarrier_sleep_parity(&shared_.item_empty, parity_ ^ 1);
       ptx::st_async(&shared_.item, item_, &shared_.item_full, 1);
     } else {
       ptx::mbarrier_arrive_expect_tx(&shared_.item_full, sizeof(int));
-      ptx::mbarrier_wait_parity(&shared_.item_full, parity_);
+      ptx::mbarrier_sleep_parity(&shared_.item_full, parity_);
       item_ = shared_.item;
       ptx::mbarrier_arrive_cluster(&shared_.item_empty, 0);
     }
@@ -133,7 +133,7 @@ __device__ __forceinline__ void plan_tiles(const Args& args, Shared<Config>& sha
     shared.plan = items.plan();
     arrivals.await(shared.plan.work.group);
     ptx::mbarrier_arrive(&shared.plan_full);
-    ptx::mbarrier_wait_parity(&shared.plan_empty, parity);
+    ptx::mbarrier_sleep_parity(&shared.plan_empty, parity);
     parity ^= 1;
   }
   items.finish();
@@ -149,7 +149,7 @@ class Plans {
 
   // The next plan; it has no rows when nothing is left.
   __device__ __forceinline__ PlanOf<Config> next() {
-    ptx::mbarrier_wait_parity(&shared_.plan_full, parity_);
+    ptx::mbarrier_sleep_parity(&shared_.plan_full, parity_);
     parity_ ^= 1;
     const PlanOf<Config> plan = shared_.plan;
     ptx::mbarrier_arrive(&shared_.plan_empty);

@@ -226,11 +226,11 @@ struct Ring {
   __device__ __forceinline__ void await_full() const { await_full(stage); }
   // of_stage is in the same round.
   __device__ __forceinline__ void await_full(int of_stage) const {
-    ptx::mbarrier_wait_parity(full(of_stage), parity);
+    ptx::mbarrier_sleep_parity(full(of_stage), parity);
   }
   // For a new barrier the phase before the first counts as complete.
   __device__ __forceinline__ void await_empty() const {
-    ptx::mbarrier_wait_parity(empty(stage), parity ^ 1);
+    ptx::mbarrier_sleep_parity(empty(stage), parity ^ 1);
   }
   // Called by every consumer warp once it has read the stage.  Both CTAs are told, since both fill
   // it, by multicast.
