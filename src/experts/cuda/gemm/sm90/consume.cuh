@@ -13,6 +13,9 @@
 
 namespace moebius::cuda::sm90 {
 
+inline constexpr int kUnit = 16;  // bytes: descriptors count in them
+inline constexpr int kStageUnits = kStageBytes / kUnit;
+
 // Adds to sums the products of 32 bytes of k of both operands, of bf16, f16 or int8.
 template <typename Config, int kN>
 __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
@@ -28,54 +31,94 @@ __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
   }
 }
 
+// Calls multiply(stage, is_last) for every kAtOnce blocks of K; each call advances the ring past
+// them.  Why it jumps into an unrolled loop: so `stage` is a constant in every call, and between
+// two products a warp neither compares it nor computes more than the base of descriptors.
+// REQUIRES: `blocks` and the ring's stage are multiples of kAtOnce.
+template <int kAtOnce = 1, typename Config, typename Multiply>
+__device__ __forceinline__ void for_each_block(const Ring<Config>& ring,
+                                               int blocks,
+                                               const Multiply& multiply) {
+  static_assert(Config::kStages <= 4 && Config::kStages % kAtOnce == 0);
+  const auto ends_with = [&](int stage) {
+    if (stage >= Config::kStages || stage % kAtOnce != 0) {
+      return false;
+    }
+    multiply(stage, blocks == kAtOnce);
+    blocks -= kAtOnce;
+    return blocks == 0;
+  };
+  switch (ring.stage) {
+    while (true) {
+      case 0:
+        if (ends_with(0)) {
+          return;
+        }
+        [[fallthrough]];
+      case 1:
+        if (ends_with(1)) {
+          return;
+        }
+        [[fallthrough]];
+      case 2:
+        if (ends_with(2)) {
+          return;
+        }
+        [[fallthrough]];
+      default:
+        if (ends_with(3)) {
+          return;
+        }
+    }
+  }
+}
+
 // Computes the sums of a large tile of bf16, f16 or int8: 64 rows per warpgroup, 256 columns.
 template <typename Config>
 __device__ __forceinline__ void multiply_large(Ring<Config>& ring,
                                                int blocks,
                                                const Place& at,
                                                typename Config::Sum (&sums)[kTileColumns / 2]) {
-  int before = 0;
-  for (int block = 0; block < blocks; ++block) {
-    ring.await_full();
-    const uint32_t a = ptx::wgmma_descriptor_low(ring.a() + at.warpgroup * 64 * kBlockBytes);
-    const uint32_t b = ptx::wgmma_descriptor_low(ring.b());
+  const uint32_t rows = ptx::wgmma_descriptor_low(ring.a(0) + at.warpgroup * 64 * kBlockBytes);
+  const uint32_t columns = ptx::wgmma_descriptor_low(ring.b(0));
+  int before = -1;
+  for_each_block(ring, blocks, [&](int stage, bool /*is_last*/) {
+    ring.await_full(stage);
     ptx::wgmma_pin(sums);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply<Config, kTileColumns>(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
+      const uint32_t from = stage * kStageUnits + 2 * step;
+      multiply<Config, kTileColumns>(sums, rows + from, columns + from, before >= 0 || step != 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
-    if (block > 0) {
+    if (before >= 0) {
       ring.release(before);
     }
-    before = ring.stage;
+    before = stage;
     ring.advance();
-  }
+  });
   ptx::wgmma_wait<0>();
   ptx::wgmma_pin(sums);
   ring.release(before);
 }
 
-// Holds what a thread needs from a stage of f8e4m3.
+// Holds the scales that a thread needs of a stage of f8e4m3 by blocks.
 template <typename Config>
-struct Fp8Stage {
-  uint32_t a;  // low words of descriptors
-  uint32_t b;
-  float a_scale[2];  // by blocks: of its rows
-  float b_scale[2];  // by blocks: of either half of the columns
+struct Fp8Scales {
+  float a[2];  // of its rows
+  float b[2];  // of either half of the columns
 
-  __device__ __forceinline__ Fp8Stage(const Ring<Config>& ring, const Place& at) {
+  // Awaits the stage, also where there are no such scales.
+  __device__ __forceinline__ Fp8Scales(const Ring<Config>& ring, const Place& at) {
     const int row = at.warpgroup * 64 + at.warp * 16 + at.quad;
     ring.await_full();
-    a = ptx::wgmma_descriptor_low(ring.a() + at.warpgroup * 64 * kBlockBytes);
-    b = ptx::wgmma_descriptor_low(ring.b());
     if constexpr (Config::kHasBlockScales) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        a_scale[i] = ring.a_scale(row + 8 * i);
-        b_scale[i] = ring.b_scale(i);
+        a[i] = ring.a_scale(row + 8 * i);
+        b[i] = ring.b_scale(i);
       }
     }
   }
@@ -91,41 +134,43 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,
                                              const Place& at,
                                              float (&sums)[kTileColumns / 2]) {
-  constexpr int kHalf = kScaleBlock * kBlockBytes / 16;  // as descriptors count
+  constexpr int kHalf = kScaleBlock * kBlockBytes / kUnit;
+  const uint32_t rows = ptx::wgmma_descriptor_low(ring.a(0) + at.warpgroup * 64 * kBlockBytes);
+  const uint32_t columns = ptx::wgmma_descriptor_low(ring.b(0));
 #pragma unroll
   for (int i = 0; i < kTileColumns / 2; ++i) {
     sums[i] = 0.0f;
   }
-  Fp8Stage<Config> next(ring, at);
-  for (int block = 0; block < blocks; ++block) {
-    const Fp8Stage<Config> stage = next;
+  Fp8Scales<Config> next(ring, at);
+  for_each_block(ring, blocks, [&](int stage, bool is_last) {
+    const Fp8Scales<Config> own = next;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float products[kScaleBlock / 2];
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<kScaleBlock>::e4m3(products, ptx::wgmma_descriptor(stage.a + 2 * step),
-                                      ptx::wgmma_descriptor(stage.b + half * kHalf + 2 * step),
+        const uint32_t from = stage * kStageUnits + 2 * step;
+        ptx::Wgmma<kScaleBlock>::e4m3(products, ptx::wgmma_descriptor(rows + from),
+                                      ptx::wgmma_descriptor(columns + half * kHalf + from),
                                       step != 0);
       }
       ptx::wgmma_commit();
       [[maybe_unused]] float scales[2];
       if constexpr (Config::kHasBlockScales) {
-        scales[0] = stage.a_scale[0] * stage.b_scale[half];
-        scales[1] = stage.a_scale[1] * stage.b_scale[half];
+        scales[0] = own.a[0] * own.b[half];
+        scales[1] = own.a[1] * own.b[half];
       }
-      const int in_use = ring.stage;
       if (half == 1) {
         ring.advance();
-        if (block + 1 < blocks) {
-          next = Fp8Stage<Config>(ring, at);
+        if (!is_last) {
+          next = Fp8Scales<Config>(ring, at);
         }
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_pin(products);
       if (half == 1) {
-        ring.release(in_use);
+        ring.release(stage);
       }
 #pragma unroll
       for (int i = 0; i < kScaleBlock / 2; ++i) {
@@ -137,7 +182,7 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
         }
       }
     }
-  }
+  });
 }
 
 // Computes the sums of a small tile by swap-AB: D is [columns of out, rows of out], with 64 columns
@@ -230,26 +275,20 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
   constexpr int kPerStep = kStepElements / kElements;
   constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
   constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
-  // Descriptors count in units of 16 bytes.
-  constexpr int kHalf = kBoxBytesB / 16;
-  constexpr int kStage = kStageBytes / 16;
-  // Stages that are taken at once are neighbours.  REQUIRES: `blocks` is a multiple of their
-  // number.
-  static_assert(Config::kStages % kStagesAtOnce == 0);
+  constexpr int kHalf = kBoxBytesB / kUnit;
   const int column = column_in_box(at) + column_in_four(at, 0);
+  const uint32_t rows = ptx::wgmma_descriptor_low(ring.a(0));
+  const uint32_t columns = ptx::wgmma_descriptor_low(ring.b(0) + at.warpgroup * 64 * kBlockBytes);
 #pragma unroll
   for (int i = 0; i < kRows / 2; ++i) {
     sums[0][i] = 0.0f;
     sums[1][i] = 0.0f;
   }
   ring.await_full();
-  for (int block = 0; block < blocks; block += kStagesAtOnce) {
-    const uint32_t rows = ptx::wgmma_descriptor_low(ring.a());
-    const uint32_t columns = ptx::wgmma_descriptor_low(ring.b() + at.warpgroup * 64 * kBlockBytes);
-    const int in_use = ring.stage;
+  for_each_block<kStagesAtOnce>(ring, blocks, [&](int first_stage, bool are_last) {
 #pragma unroll
     for (int i = 1; i < kStagesAtOnce; ++i) {
-      ring.await_full(in_use + i);
+      ring.await_full(first_stage + i);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -260,9 +299,10 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kPerStep; ++i) {
-          const int stage = (part * kPerStep + i) / kPerStage;
-          const uint32_t step = stage * kStage + 2 * ((part * kPerStep + i) % kPerStage);
-          multiply<Config, kRows>(products, columns + half * kHalf + step, rows + step, i != 0);
+          const int at_once = part * kPerStep + i;
+          const uint32_t from =
+              (first_stage + at_once / kPerStage) * kStageUnits + 2 * (at_once % kPerStage);
+          multiply<Config, kRows>(products, columns + half * kHalf + from, rows + from, i != 0);
           if (i % kPerStage == kPerStage - 1 || i == kPerStep - 1) {
             ptx::wgmma_commit();
           }
@@ -272,20 +312,20 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
         if (is_last) {
           if constexpr (kStagesAtOnce > 1) {
             ptx::wgmma_wait<1>();
-            ring.release(in_use);
+            ring.release(first_stage);
           }
 #pragma unroll
           for (int i = 0; i < kStagesAtOnce; ++i) {
             ring.advance();
           }
-          if (block + kStagesAtOnce < blocks) {
+          if (!are_last) {
             ring.await_full();
           }
         }
         ptx::wgmma_wait<0>();
         ptx::wgmma_pin(products);
         if (is_last) {
-          ring.release(in_use + kStagesAtOnce - 1);
+          ring.release(first_stage + kStagesAtOnce - 1);
         }
 #pragma unroll
         for (int i = 0; i < kRows / 2; ++i) {
@@ -293,7 +333,7 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
         }
       }
     }
-  }
+  });
 }
 
 // The warps of both consumer warpgroups.

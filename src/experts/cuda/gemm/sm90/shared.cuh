@@ -192,10 +192,12 @@ struct Ring {
   __device__ __forceinline__ explicit Ring(const Shared<Config>& shared)
       : base(ptx::uniform(ptx::shared_address(&shared))) {}
 
-  __device__ __forceinline__ uint32_t a() const {
-    return base + offsetof(Shared<Config>, stages) + stage * kStageBytes;
+  __device__ __forceinline__ uint32_t a(int of_stage) const {
+    return base + offsetof(Shared<Config>, stages) + of_stage * kStageBytes;
   }
-  __device__ __forceinline__ uint32_t b() const { return a() + kBytesA; }
+  __device__ __forceinline__ uint32_t b(int of_stage) const { return a(of_stage) + kBytesA; }
+  __device__ __forceinline__ uint32_t a() const { return a(stage); }
+  __device__ __forceinline__ uint32_t b() const { return b(stage); }
   __device__ __forceinline__ uint32_t full(int of_stage) const {
     return base + offsetof(Shared<Config>, full) + of_stage * sizeof(uint64_t);
   }
