@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "moebius/quantize.h"
 #include "moebius/tensor.h"
 
 namespace moebius {
@@ -51,6 +52,12 @@ inline std::vector<float> floats(const Tensor& t) {
     result.push_back(get_float(t, i));
   }
   return result;
+}
+
+inline std::vector<float> dequantized(const Quantized& q, const QuantizeSpec& spec) {
+  const Tensor out = Tensor::empty(q.values.shape(), DType::kF32);
+  dequantize(q, spec, out, Stream{});
+  return floats(out);
 }
 
 // Normally distributed numbers.  Each row and each 16 columns have a factor, so that scales differ.
