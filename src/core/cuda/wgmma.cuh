@@ -16,16 +16,19 @@
 
 namespace moebius::ptx {
 
+// Descriptors count shared memory in units of so many bytes.
+inline constexpr int kDescriptorUnit = 16;
+
 // Describes rows of 128 bytes along k with TMA's 128-byte swizzle, where eight rows take 1024
-// bytes.  The low word has the shared address, a multiple of 1024, in units of 16 bytes, so adding
-// 2 moves 32 bytes along k.
+// bytes.  The low word has the shared address, a multiple of 1024, in units, so adding 2 moves 32
+// bytes along k.
 __device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t address) {
   constexpr uint32_t kUnused = 1u << 16;  // leading offset
-  return kUnused | ((address & 0x3ffffu) >> 4);
+  return kUnused | ((address & 0x3ffffu) / kDescriptorUnit);
 }
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+  constexpr uint64_t kEightRows = uint64_t{1024 / kDescriptorUnit} << 32;
   return kSwizzle128 | kEightRows | low;
 }
 

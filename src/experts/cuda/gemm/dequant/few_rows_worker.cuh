@@ -176,7 +176,8 @@ class Worker {
     Sums sums = {};
     Sums totals = {};
     bool accumulates = false;
-    const uint32_t tile = S::row_boxes(place_.rows) * uint32_t{S::kRowBox * kTileRowBytes / 16};
+    const uint32_t tile =
+        S::row_boxes(place_.rows) * uint32_t{S::kRowBox * kTileRowBytes / ptx::kDescriptorUnit};
     uint32_t elements[2][kUnit][2][4];
     scales_.begin();
     int step = 0;

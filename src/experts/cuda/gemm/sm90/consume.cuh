@@ -13,8 +13,9 @@
 
 namespace moebius::cuda::sm90 {
 
-inline constexpr int kUnit = 16;  // bytes: descriptors count in them
-inline constexpr int kStageUnits = kStageBytes / kUnit;
+// A stage, and a box of half of a tile's columns, as descriptors count.
+inline constexpr int kStageUnits = kStageBytes / ptx::kDescriptorUnit;
+inline constexpr int kBoxUnits = kBoxBytesB / ptx::kDescriptorUnit;
 
 // Adds to sums the products of 32 bytes of k of both operands, of bf16, f16 or int8.
 template <typename Config, int kN>
@@ -134,7 +135,7 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,
                                              const Place& at,
                                              float (&sums)[kTileColumns / 2]) {
-  constexpr int kHalf = kScaleBlock * kBlockBytes / kUnit;
+  static_assert(kScaleBlock == kBoxRowsB);
   const uint32_t rows = ptx::wgmma_descriptor_low(ring.a(0) + at.warpgroup * 64 * kBlockBytes);
   const uint32_t columns = ptx::wgmma_descriptor_low(ring.b(0));
 #pragma unroll
@@ -152,7 +153,7 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
       for (int step = 0; step < 4; ++step) {
         const uint32_t from = stage * kStageUnits + 2 * step;
         ptx::Wgmma<kScaleBlock>::e4m3(products, ptx::wgmma_descriptor(rows + from),
-                                      ptx::wgmma_descriptor(columns + half * kHalf + from),
+                                      ptx::wgmma_descriptor(columns + half * kBoxUnits + from),
                                       step != 0);
       }
       ptx::wgmma_commit();
@@ -275,7 +276,6 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
   constexpr int kPerStep = kStepElements / kElements;
   constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
   constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
-  constexpr int kHalf = kBoxBytesB / kUnit;
   const int column = column_in_box(at) + column_in_four(at, 0);
   const uint32_t rows = ptx::wgmma_descriptor_low(ring.a(0));
   const uint32_t columns = ptx::wgmma_descriptor_low(ring.b(0) + at.warpgroup * 64 * kBlockBytes);
@@ -302,7 +302,7 @@ __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
           const int at_once = part * kPerStep + i;
           const uint32_t from =
               (first_stage + at_once / kPerStage) * kStageUnits + 2 * (at_once % kPerStage);
-          multiply<Config, kRows>(products, columns + half * kHalf + from, rows + from, i != 0);
+          multiply<Config, kRows>(products, columns + half * kBoxUnits + from, rows + from, i != 0);
           if (i % kPerStage == kPerStage - 1 || i == kPerStep - 1) {
             ptx::wgmma_commit();
           }
