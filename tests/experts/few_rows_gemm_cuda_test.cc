@@ -57,6 +57,10 @@ const Sizes kSizes[] = {
     {{3, 0, 16, 9}, 512, 768},
     {{30, 41, 2}, 512, 768},
     {{8, 2, 12, 0}, 9728, 1024},  // more items than SMs, of several steps
+    // Tiles of 32, 48 and 64 rows multiply each number of rows that they can.
+    {{3, 16, 24, 31, 33, 2}, 192, 512},
+    {{17, 24, 32, 40, 48, 50}, 192, 512},
+    {{24, 32, 40, 48, 56, 64, 72, 110}, 192, 512},
 };
 
 using FewRowsGemmTest = CodedGemmTest;

@@ -63,15 +63,22 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 // The registers of D, as operands ("+f" or "+r") and as the text of an instruction.
 #define MOEBIUS_SUMS_8(c, i) \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define MOEBIUS_SUMS_4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define MOEBIUS_SUMS_12(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_4(c, i + 8)
 #define MOEBIUS_SUMS_16(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_8(c, i + 8)
+#define MOEBIUS_SUMS_20(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_4(c, i + 16)
 #define MOEBIUS_SUMS_24(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_8(c, i + 16)
+#define MOEBIUS_SUMS_28(c, i) MOEBIUS_SUMS_24(c, i), MOEBIUS_SUMS_4(c, i + 24)
 #define MOEBIUS_SUMS_32(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_16(c, i + 16)
 #define MOEBIUS_SUMS_64(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_32(c, i + 32)
 #define MOEBIUS_SUMS_128(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_64(c, i + 64)
 #define MOEBIUS_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define MOEBIUS_REGISTERS_16 MOEBIUS_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define MOEBIUS_REGISTERS_24 MOEBIUS_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define MOEBIUS_REGISTERS_32 MOEBIUS_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define MOEBIUS_REGISTERS_12 MOEBIUS_REGISTERS_8 ", %8, %9, %10, %11"
+#define MOEBIUS_REGISTERS_16 MOEBIUS_REGISTERS_12 ", %12, %13, %14, %15"
+#define MOEBIUS_REGISTERS_20 MOEBIUS_REGISTERS_16 ", %16, %17, %18, %19"
+#define MOEBIUS_REGISTERS_24 MOEBIUS_REGISTERS_20 ", %20, %21, %22, %23"
+#define MOEBIUS_REGISTERS_28 MOEBIUS_REGISTERS_24 ", %24, %25, %26, %27"
+#define MOEBIUS_REGISTERS_32 MOEBIUS_REGISTERS_28 ", %28, %29, %30, %31"
 #define MOEBIUS_REGISTERS_64                                                    \
   MOEBIUS_REGISTERS_32                                                          \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "    \
@@ -131,6 +138,13 @@ struct Wgmma;
 template <>
 struct Wgmma<16> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n16", 8, "%8, %9, %10, %11", "12", "13")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n16", 8, "%8, %9, %10, %11", "12", "13")
+};
+
+template <>
+struct Wgmma<24> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n24", 12, "%12, %13, %14, %15", "16", "17")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n24", 12, "%12, %13, %14, %15", "16", "17")
 };
 
 template <>
@@ -144,9 +158,21 @@ struct Wgmma<32> {
 };
 
 template <>
+struct Wgmma<40> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n40", 20, "%20, %21, %22, %23", "24", "25")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n40", 20, "%20, %21, %22, %23", "24", "25")
+};
+
+template <>
 struct Wgmma<48> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
   MOEBIUS_WGMMA_F16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
+};
+
+template <>
+struct Wgmma<56> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n56", 28, "%28, %29, %30, %31", "32", "33")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n56", 28, "%28, %29, %30, %31", "32", "33")
 };
 
 template <>
@@ -182,12 +208,19 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_REGISTERS
 #undef MOEBIUS_WGMMA_SHARED
 #undef MOEBIUS_WGMMA
+#undef MOEBIUS_SUMS_4
 #undef MOEBIUS_SUMS_8
+#undef MOEBIUS_SUMS_12
+#undef MOEBIUS_REGISTERS_12
 #undef MOEBIUS_REGISTERS_8
 #undef MOEBIUS_SUMS_16
 #undef MOEBIUS_REGISTERS_16
+#undef MOEBIUS_SUMS_20
+#undef MOEBIUS_REGISTERS_20
 #undef MOEBIUS_SUMS_24
 #undef MOEBIUS_REGISTERS_24
+#undef MOEBIUS_SUMS_28
+#undef MOEBIUS_REGISTERS_28
 #undef MOEBIUS_SUMS_32
 #undef MOEBIUS_REGISTERS_32
 #undef MOEBIUS_SUMS_64

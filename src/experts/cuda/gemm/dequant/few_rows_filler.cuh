@@ -13,10 +13,16 @@ namespace moebius::cuda::few_rows {
 template <Code kCode, int kRows>
 class Filler {
  public:
-  __device__ Filler(const Args& args, const TileStarts& starts, uint8_t* stages, Barriers& barriers)
+  // `places` has room for kMostPlaces.
+  __device__ Filler(const Args& args,
+                    const TileStarts& starts,
+                    uint8_t* stages,
+                    Barriers& barriers,
+                    Place* places)
       : p_(args),
-        items_{args, starts},
-        num_items_(items_.num()),
+        starts_(starts),
+        places_(places),
+        num_items_(num_items(args, starts)),
         item_(static_cast<int>(blockIdx.x)),
         stages_(ptx::shared_address(stages)),
         scale_slots_(stages_ + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes)),
@@ -68,12 +74,15 @@ class Filler {
   using S = Step<kCode, kRows>;
 
   __device__ __forceinline__ void begin_item() {
-    const Place place = items_.find(item_);
-    column_ = place.group * p_.n + place.column;
+    const TilePlace tile = find_tile(p_.rows, starts_, item_ / p_.across, kRows);
+    place_ = {tile.group, item_ % p_.across * (kColumns >> p_.team_shift),
+              static_cast<int>(min(tile.end - tile.begin, int64_t{kRows})),
+              static_cast<int>(tile.begin)};
+    column_ = place_.group * p_.n + place_.column;
     next_scales_ = scale_byte_ = 0;
-    row_ = static_cast<int>(place.row);
-    x_ = &p_.x[S::row_boxes(place.rows) - 1];
-    const int row_bytes = S::row_boxes(place.rows) * (S::kRowBox * S::kSlabs / 2 * kTileRowBytes);
+    const int rows = S::multiplied(place_.rows);
+    x_ = &p_.x[(rows - fewest_multiplied(kCode, kRows)) / kEight];
+    const int row_bytes = rows * (S::kSlabs / 2 * kTileRowBytes);
     stage_bytes_ = static_cast<uint32_t>(kCodeBytes + (row_bytes << p_.team_shift));
   }
   __device__ __forceinline__ uint32_t stage() const {
@@ -82,7 +91,11 @@ class Filler {
   __device__ __forceinline__ uint32_t full() const {
     return full_ + ring_.slot * uint32_t{sizeof(uint64_t)};
   }
-  __device__ __forceinline__ void request_codes(int step) const {
+  __device__ __forceinline__ void request_codes(int step) {
+    if (step == 0) {
+      places_[place_ring_.slot] = place_;
+      place_ring_.advance(kMostPlaces);
+    }
     ptx::mbarrier_arrive_expect_tx(full(), stage_bytes_);
     const int team_bytes = kCodeBytes >> p_.team_shift;
 #pragma unroll 1
@@ -99,7 +112,7 @@ class Filler {
     const uint32_t at = scale_ring_.slot * uint32_t{sizeof(uint64_t)};
     // pairs with Scales::next_chunk: the slot has been read.
     ptx::mbarrier_sleep_parity(scales_empty_ + at, scale_ring_.parity ^ 1);
-    const auto bytes = static_cast<uint32_t>((kColumns >> p_.team_shift) * p_.scale_bytes);
+    const auto bytes = static_cast<uint32_t>(p_.scale_slot_bytes);
     ptx::mbarrier_arrive_expect_tx(scales_full_ + at, bytes);
     ptx::tensor_load(scale_slots_ + static_cast<uint32_t>(scale_ring_.slot) * bytes, &p_.scales,
                      scale_byte_, column_, scales_full_ + at);
@@ -109,11 +122,12 @@ class Filler {
   }
   __device__ __forceinline__ void request_rows(int step) const {
     const int tile = (step << p_.team_shift) * (S::kSlabs / 2);
-    ptx::tensor_load(stage() + kCodeBytes, x_, {0, row_, tile, 0, 0}, full());
+    ptx::tensor_load(stage() + kCodeBytes, x_, {0, place_.row, tile, 0, 0}, full());
   }
 
   const Args& p_;
-  Items<kRows> items_;
+  const TileStarts& starts_;
+  Place* places_;
   int num_items_;
   int item_;
   uint32_t stages_;
@@ -124,13 +138,14 @@ class Filler {
   uint32_t scales_empty_;
   Ring ring_;
   Ring scale_ring_;
+  Ring place_ring_;
   int num_first_ = 0;  // steps of the first item whose codes have been requested
 
   // Of the item.
+  Place place_;
   int column_ = 0;
   int next_scales_ = 0;  // the step with which the next chunk of scales begins
   int scale_byte_ = 0;   // of a column's scales, where it begins
-  int row_ = 0;
   const CUtensorMap* x_ = nullptr;
   uint32_t stage_bytes_ = 0;
 };

@@ -86,6 +86,7 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
     p.chunk_steps = std::max(1, chunk / k);
     p.chunk_k = p.chunk_steps * k;
     p.scale_bytes = std::max(kChunkBytes, (k >> p.scale_shift) * scale_size);
+    p.scale_slot_bytes = (kColumns >> team_shift) * p.scale_bytes;
   }
   p.stage_bytes = kCodeBytes + rows * k * int{sizeof(BFloat16)};
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
@@ -94,12 +95,12 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
     // One more than the stages have, which the warps may still read.
     return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1 : 0;
   };
-  while (p.num_stages * p.stage_bytes + scale_room(p, slots()) > bytes) {
+  while (p.num_stages * p.stage_bytes + slots() * p.scale_slot_bytes > bytes) {
     --p.num_stages;
   }
   p.scale_slots = slots();
-  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes + scale_room(p, p.scale_slots) +
-                                      sum_bytes)};
+  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes +
+                                      p.scale_slots * p.scale_slot_bytes + sum_bytes)};
 }
 
 // This lays out as many teams as have the fewest steps in the longest chain of items of an SM. More
@@ -153,11 +154,11 @@ std::shared_ptr<void> order_rows(
                order);
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
-  const int box = row_box(tile_rows);
-  for (int i = 0; i < tile_rows / box; ++i) {
-    p.x[i] = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
+  CUtensorMap* map = p.x;
+  for (int rows = fewest_multiplied(p.w.code, tile_rows); rows <= tile_rows; rows += kEight) {
+    *map++ = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
                              {{kTileRowBytes, 1, kTileRowBytes},
-                              {num_rows, row_bytes, (i + 1) * box},
+                              {num_rows, row_bytes, rows},
                               {tiles, kTileRowBytes, tiles_of_stage},
                               {1, row_bytes, 1},
                               {1, row_bytes, 1}});

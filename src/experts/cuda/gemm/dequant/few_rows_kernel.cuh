@@ -21,6 +21,7 @@ static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     few_rows_gemm_kernel(const __grid_constant__ Args p) {
   __shared__ TileStarts starts;
   __shared__ Barriers barriers;
+  __shared__ Place places[kMostPlaces];
   extern __shared__ __align__(1024) uint8_t stages[];
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&p.codes);
@@ -44,7 +45,7 @@ static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
       ptx::fewer_registers<kFillerRegisters>();
     }
     if (warp == kWarps && ptx::elect_one()) {
-      Filler<D::kCode, kRows> filler(p, starts, stages, barriers);
+      Filler<D::kCode, kRows> filler(p, starts, stages, barriers, places);
       filler.request_first_codes();
       ptx::await_kernel_before();
       filler.run();
@@ -55,8 +56,8 @@ static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     }
     ptx::await_kernel_before();
     auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
-                                          scale_room(p, p.scale_slots));
-    Worker<D, kRows>(p, starts, stages, barriers, sums).run();
+                                          p.scale_slots * p.scale_slot_bytes);
+    Worker<D, kRows>(p, stages, barriers, places, sums).run(num_items(p, starts));
   }
 }
 

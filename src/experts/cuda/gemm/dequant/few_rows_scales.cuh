@@ -59,10 +59,12 @@ class Scales {
   // Begins an item whose columns for this lane are `column` and `column` + 8: asks for what comes
   // first.
   __device__ __forceinline__ void start(int group, int column) {
+    if (slots_ == 0 || has_zeros_ != 0) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = min(column + 8 * i, p_.n - 1);
-      first_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, group, n)));
+      for (int i = 0; i < 2; ++i) {
+        const int n = min(column + 8 * i, p_.n - 1);
+        first_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, group, n)));
+      }
     }
     fetch_k_ = zero_k_ = team_ * S::kK;
     k_ = static_cast<uint32_t>(fetch_k_ + (D::kByChunks ? part_ * kSlab : 0));
@@ -89,8 +91,7 @@ class Scales {
       // pairs with the copies that Filler::request_scales requests.
       ptx::mbarrier_sleep_parity(full_ + at, ring_.parity);
       const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
-      const uint32_t from =
-          own_ + static_cast<uint32_t>(ring_.slot) * (bytes * kColumns >> p_.team_shift);
+      const uint32_t from = own_ + static_cast<uint32_t>(ring_.slot * p_.scale_slot_bytes);
       words_[0] = ptx::ld_shared_word(from);
       words_[1] = ptx::ld_shared_word(from + 8 * bytes);
       __syncwarp();
@@ -105,6 +106,9 @@ class Scales {
       const auto halves = [&](int i) { return (words_[i] >> 1 & 0x7f7f7f7fu) + 0x38383838u; };
       is_large_ = __any_sync(kAll, ((halves(0) | halves(1)) & 0x80808080u) != 0) != 0;
     }
+    if constexpr (D::kFolds) {
+      fetch_folded();
+    }
     if (!D::kFolds && ends_ == 0) {
       take_factors();
       if (D::kHasZeros && has_zeros_ != 0) {
@@ -116,13 +120,11 @@ class Scales {
   // This is for D::kFolds.  It makes the scales of the next step those that by() tells; large ones
   // stay codes.
   __device__ __forceinline__ void take_folded() {
-    uint32_t bits[2];
-    own_words(bits);
     if constexpr (D::kIsPair) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t both =
-            folded_e4m3(T{}, __byte_perm(bits[i], 0, 0x4410u + part_ % 2 * 0x22u));
+            folded_e4m3(T{}, __byte_perm(bits_[i], 0, 0x4410u + part_ % 2 * 0x22u));
         by_[i][0] = __byte_perm(both, 0, 0x1010);
         by_[i][1] = __byte_perm(both, 0, 0x3232);
       }
@@ -132,7 +134,7 @@ class Scales {
 #pragma unroll
         for (int j = 0; j < kFactors; ++j) {
           const uint32_t unit = (k_ + j * kSlab) >> p_.scale_shift;
-          const uint32_t code = __byte_perm(bits[i], 0, 0x4440u | (unit & 3));
+          const uint32_t code = __byte_perm(bits_[i], 0, 0x4440u | (unit & 3));
           by_[i][j] = !D::kMayBeLarge
                           ? both_halves(T{}, scale_value<Scale>(code) / D::kColumnFactor)
                       : is_large_ ? code
@@ -142,12 +144,20 @@ class Scales {
     }
     k_ += p_.team_k;
   }
+  // Asks the other lanes of the quad for what take_folded() takes next, unless a chunk begins
+  // there.
+  __device__ __forceinline__ void fetch_folded() {
+    own_words(bits_);
+  }
   // Whether large scales may be among those of the step.
   __device__ __forceinline__ bool is_large() const {
     return D::kMayBeLarge && is_large_;
   }
 
-  // Unless D::kFolds: whether other scales begin with this slab, and some may with later ones.
+  // Unless D::kFolds: before which slabs of a step other scales begin, see Args::ends.
+  __device__ __forceinline__ uint32_t ends() const {
+    return ends_;
+  }
   __device__ __forceinline__ bool ends_before(int slab) const {
     return (ends_ & 1 << slab) != 0;
   }
@@ -279,6 +289,7 @@ class Scales {
   int zero_k_;         // of the zero points that have been fetched
 
   uint32_t words_[2];  // of the chunk in use
+  uint32_t bits_[2];   // its words that have the scales of k_, if D::kFolds
   uint32_t next_words_[2];
   uint32_t next_zero_[2];
   bool is_large_ = false;

@@ -44,16 +44,20 @@ inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has sca
 inline constexpr int kFewestStages = 4;
 
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
-// in one box, of as many times 8 or 16 rows as an item has.
+// in one box, of as many times eight rows as are multiplied.
 inline constexpr int kTileRowBytes = 128;
-constexpr int row_box(int tile_rows) {
-  return tile_rows <= kMmaRows ? 8 : 16;
-}
+inline constexpr int kEight = 8;
 
 // Codes of a stage: 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
 inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 inline constexpr int kCodeBytes = kGroups * kBoxBytes;
+
+// A tile is multiplied by a multiple of eight rows, from this on.  int4 has a loop for each of
+// them, and registers for two.
+__host__ __device__ constexpr int fewest_multiplied(Code code, int tile_rows) {
+  return tile_rows <= kMmaRows ? kEight : code == Code::kU4 ? tile_rows - kEight : tile_rows / 2;
+}
 
 // A step of a team along k.
 template <Code kCode, int kRows>
@@ -61,9 +65,9 @@ struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
-  static constexpr int kRowBox = row_box(kRows);
-  __device__ __forceinline__ static int row_boxes(int rows) {
-    return (rows + kRowBox - 1) / kRowBox;
+  // As many rows are multiplied for a tile that has `rows`.
+  __device__ __forceinline__ static int multiplied(int rows) {
+    return max((rows + kEight - 1) / kEight * kEight, fewest_multiplied(kCode, kRows));
   }
 };
 
@@ -76,13 +80,13 @@ constexpr bool is_by_chunks(Code code, bool folds) {
 }
 
 struct Args : GemmArgs {
-  CUtensorMap codes;              // [G N, bytes of K], boxes of a team's columns x kStepBytes
-  CUtensorMap x[kMostRows / 16];  // ordered rows [M, K], with one, two, ... boxes of rows
-  CUtensorMap scales;             // [G N, bytes of scales], boxes of a team's columns x scale_bytes
-  const int32_t* index;           // of rows, see RowOperand; nullptr: none
-  int across;                     // blocks of columns
-  int steps;                      // of each team
-  int team_shift;                 // 1 << team_shift teams
+  CUtensorMap codes;                  // [G N, bytes of K], boxes of a team's columns x kStepBytes
+  CUtensorMap x[kMostRows / kEight];  // ordered rows [M, K], in boxes of the rows multiplied
+  CUtensorMap scales;    // [G N, bytes of scales], boxes of a team's columns x scale_bytes
+  const int32_t* index;  // of rows, see RowOperand; nullptr: none
+  int across;            // blocks of columns
+  int steps;             // of each team
+  int team_shift;        // 1 << team_shift teams
   int num_stages;
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale
@@ -96,13 +100,9 @@ struct Args : GemmArgs {
   bool has_scale_words;  // scales of a column are whole words of 32 bits
   // TMA brings the scales of a chunk, of all teams, to a slot.  0: threads load them.
   int scale_slots;
-  int scale_bytes;  // of a column in a slot
+  int scale_bytes;       // of a column in a slot
+  int scale_slot_bytes;  // of a slot
 };
-
-// The bytes of so many slots of scales.
-__host__ __device__ constexpr int scale_room(const Args& p, int slots) {
-  return slots * (kColumns >> p.team_shift) * p.scale_bytes;
-}
 
 struct Barriers {
   uint64_t full[kMostStages];             // codes and rows have arrived
@@ -124,26 +124,18 @@ struct Ring {
   }
 };
 
-struct Place {
+// An item is a tile of rows of a group times a block of columns.
+__device__ __forceinline__ int num_items(const Args& p, const TileStarts& starts) {
+  return starts.before[p.rows.num_groups] * p.across;
+}
+struct alignas(16) Place {
   int group;
-  int column;   // first
-  int rows;     // of the tile
-  int64_t row;  // first
+  int column;  // first
+  int rows;    // of the tile
+  int row;     // first
 };
-
-// What all warps know of the items of the kernel.  An item is a tile of rows of a group times a
-// block of columns.
-template <int kRows>
-struct Items {
-  const Args& p;
-  const TileStarts& starts;
-
-  __device__ __forceinline__ int num() const { return starts.before[p.rows.num_groups] * p.across; }
-  __device__ __forceinline__ Place find(int item) const {
-    const TilePlace tile = find_tile(p.rows, starts, item / p.across, kRows);
-    const int rows = static_cast<int>(min(tile.end - tile.begin, int64_t{kRows}));
-    return {tile.group, item % p.across * (kColumns >> p.team_shift), rows, tile.begin};
-  }
-};
+// Where places of items are kept: the stages may have an item each, and the one before may not have
+// been stored.
+inline constexpr int kMostPlaces = kMostStages + 1;
 
 }  // namespace moebius::cuda::few_rows

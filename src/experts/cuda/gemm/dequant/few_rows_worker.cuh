@@ -19,11 +19,11 @@ namespace moebius::cuda::few_rows {
 template <typename D, int kRows>
 class Worker {
  public:
-  // `sums` has room for the sums of all teams but the first.
+  // `places` is what Filler fills, and `sums` has room for the sums of all teams but the first.
   __device__ Worker(
-      const Args& args, const TileStarts& starts, uint8_t* stages, Barriers& barriers, float* sums)
+      const Args& args, uint8_t* stages, Barriers& barriers, const Place* places, float* sums)
       : p_(args),
-        items_{args, starts},
+        places_(places),
         stages_(ptx::opaque(ptx::shared_address(stages))),
         full_(ptx::opaque(ptx::shared_address(barriers.full))),
         empty_(ptx::opaque(ptx::shared_address(barriers.empty))),
@@ -39,28 +39,28 @@ class Worker {
         stages_ + static_cast<uint32_t>(kCodeBytes + row * kTileRowBytes + (lane_ / 8 ^ row) * 16);
   }
 
-  __device__ void run() {
-    const int num_items = items_.num();
+  __device__ void run(int num_items) {
     int item = static_cast<int>(blockIdx.x);
     if (item >= num_items) {
       return;
     }
-    start(item);
     load_next();
+    start();
     while (item < num_items) {
       Sums sums = {};
-      const Place place = place_;
       item += static_cast<int>(gridDim.x);
       const bool goes_on = item < num_items;
       if constexpr (!kByWarps) {
-        multiply(goes_on, sums);
-      } else if (place.rows <= 8) {
+        multiply_together<kRows>(goes_on, sums);
+      } else if (rows_multiplied_ == kEight) {
         multiply_by_warps<1>(goes_on, sums);
       } else {
         multiply_by_warps<2>(goes_on, sums);
       }
-      if (item < num_items) {
-        start(item);  // its scales come while the sums are stored
+      const Place place = places_[place_ring_.slot];
+      place_ring_.advance(kMostPlaces);
+      if (goes_on) {
+        start();  // its scales come while the sums are stored
       }
       finish(place, sums);
     }
@@ -72,19 +72,22 @@ class Worker {
   using Sums = float[kRows / 2];
   static constexpr bool kByWarps = kRows <= kMmaRows;
   static constexpr bool kFolds = D::kFolds;
-  // Slabs whose products are waited for together.  Without zero points sums that are scaled are
-  // those of e2m1, after each slab, or of codes of 8 bits, of which a step has two slabs.
-  static constexpr int kUnit = kFolds || (D::kHasZeros && kRows <= 48) ? S::kSlabs / 2 : 1;
-  // While a slab is multiplied the next one is decoded, into the other half of the registers.
-  static_assert(S::kSlabs / kUnit % 2 == 0);
+  static constexpr int kFewest = fewest_multiplied(D::kCode, kRows);
+  // There is a loop for sums whose scales change there in a step (Scales::ends), and one for any.
+  static constexpr uint32_t kUsualEnds = D::kCode == Code::kU4 ? 1 : 0;
+  static constexpr uint32_t kAnyEnds = ~0u;
 
+  // The row in the tile, and the column, of the lane's sum j, and of its columns i.
+  __device__ __forceinline__ int row_of(int j) const { return j / 4 * 8 + part_ * 2 + j % 2; }
   __device__ __forceinline__ int column_of(const Place& place, int i) const {
     return place.column + warp_column_ + quad_ + 8 * i;
   }
 
-  __device__ __forceinline__ void start(int item) {
-    place_ = items_.find(item);
-    scales_.start(place_.group, column_of(place_, 0));
+  // Starts the item whose first stage has been loaded.
+  __device__ __forceinline__ void start() {
+    const Place& place = places_[place_ring_.slot];
+    rows_multiplied_ = ptx::uniform(S::multiplied(place.rows));
+    scales_.start(place.group, column_of(place, 0));
   }
 
   // The functions that follow multiply.
@@ -150,16 +153,47 @@ class Worker {
     load_words(words_);
   }
 
-  // Multiplies both halves of a slab by its rows, whose descriptor has this low word.
-  __device__ __forceinline__ static void multiply_slab(
-      BFloat16, Sums& sums, const Elements& elements, uint32_t low, bool accumulates) {
-    ptx::Wgmma<kRows>::bf16(sums, elements[0], ptx::wgmma_descriptor(low), accumulates);
-    ptx::Wgmma<kRows>::bf16(sums, elements[1], ptx::wgmma_descriptor(low + 2), true);
+  template <int kN>
+  __device__ __forceinline__ static void multiply_half(BFloat16,
+                                                       float (&sums)[kN / 2],
+                                                       const uint32_t (&elements)[4],
+                                                       uint32_t low,
+                                                       bool accumulates) {
+    ptx::Wgmma<kN>::bf16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
   }
-  __device__ __forceinline__ static void multiply_slab(
-      Float16, Sums& sums, const Elements& elements, uint32_t low, bool accumulates) {
-    ptx::Wgmma<kRows>::f16(sums, elements[0], ptx::wgmma_descriptor(low), accumulates);
-    ptx::Wgmma<kRows>::f16(sums, elements[1], ptx::wgmma_descriptor(low + 2), true);
+  template <int kN>
+  __device__ __forceinline__ static void multiply_half(Float16,
+                                                       float (&sums)[kN / 2],
+                                                       const uint32_t (&elements)[4],
+                                                       uint32_t low,
+                                                       bool accumulates) {
+    ptx::Wgmma<kN>::f16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+  }
+  // Multiplies slabs from `first` on by the rows of the item, at least kLeast and at most kN, which
+  // begin at the descriptor with this low word.
+  template <int kN, int kLeast, int kSlabs>
+  __device__ __forceinline__ void multiply_slabs(Sums& all,
+                                                 const Elements (&elements)[kSlabs],
+                                                 int first,
+                                                 uint32_t rows,
+                                                 bool accumulates) const {
+    if constexpr (kN > kLeast) {
+      if (rows_multiplied_ < kN) {
+        multiply_slabs<kN - kEight, kLeast>(all, elements, first, rows, accumulates);
+        return;
+      }
+    }
+    auto& sums = reinterpret_cast<float(&)[kN / 2]>(all);
+    constexpr uint32_t kTile = kN * kTileRowBytes / ptx::kDescriptorUnit;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kSlabs; ++i) {
+      const auto slab = static_cast<uint32_t>(first + i);
+      const uint32_t low = rows + slab / 2 * kTile + slab % 2 * 4;
+      multiply_half<kN>(T{}, sums, elements[i][0], low, accumulates || i > 0);
+      multiply_half<kN>(T{}, sums, elements[i][1], low + 2, true);
+    }
+    ptx::wgmma_commit();
   }
   // The same with one half by a warp for itself.
   __device__ __forceinline__ static void multiply_half(
@@ -171,14 +205,38 @@ class Worker {
     ptx::mma_f16(sums, elements, x0, x1);
   }
 
-  // Multiplies the item that has been started.  `goes_on`: another one follows.
+  // Multiplies the item that has been started, which takes at most kN rows.  `goes_on`: another one
+  // follows.
+  template <int kN>
+  __device__ __forceinline__ void multiply_together(bool goes_on, Sums& result) {
+    constexpr bool kLoopsForAll = D::kCode == Code::kU4;
+    if constexpr (kLoopsForAll && kN > kFewest) {
+      if (rows_multiplied_ < kN) {
+        multiply_together<kN - kEight>(goes_on, result);
+        return;
+      }
+    }
+    constexpr int kLeast = kLoopsForAll ? kN : kFewest;
+    if (kFolds || scales_.ends() == kUsualEnds) {
+      multiply<kN, kLeast, kUsualEnds>(goes_on, result);
+    } else {
+      multiply<kN, kLeast, kAnyEnds>(goes_on, result);
+    }
+  }
+
+  // The same where it takes at least kLeast rows.  kEnds: what Scales::ends() tells, or kAnyEnds.
+  template <int kN, int kLeast, uint32_t kEnds>
   __device__ __forceinline__ void multiply(bool goes_on, Sums& result) {
+    // Slabs that are decoded and multiplied together: either as many of a step as registers hold,
+    // while other warpgroups multiply, or one while the one before is multiplied.
+    constexpr bool kTogether = kFolds || (D::kCode == Code::kU4 && kEnds == kUsualEnds);
+    constexpr int kUnit = !kTogether ? 1 : kFolds || kRows <= 48 ? S::kSlabs : S::kSlabs / 2;
+    constexpr int kUnits = kTogether ? 1 : 2;  // in registers
     Sums sums = {};
     Sums totals = {};
-    bool accumulates = false;
-    const uint32_t tile =
-        S::row_boxes(place_.rows) * uint32_t{S::kRowBox * kTileRowBytes / ptx::kDescriptorUnit};
-    uint32_t elements[2][kUnit][2][4];
+    const auto tile =
+        static_cast<uint32_t>(rows_multiplied_ * (kTileRowBytes / ptx::kDescriptorUnit));
+    Elements elements[kUnits][kUnit];
     scales_.begin();
     int step = 0;
 #pragma unroll 1
@@ -200,7 +258,10 @@ class Worker {
         }
 #pragma unroll
         for (int first = 0; first < S::kSlabs; first += kUnit) {
-          auto& own = elements[first / kUnit % 2];
+          auto& own = elements[first / kUnit % kUnits];
+          if constexpr (kTogether) {
+            wait_for_products<0>(first == 0 && step > 0);
+          }
           // The branch is here and not around wgmma, which all warps of a warpgroup take together.
           if (is_special) {
 #pragma unroll
@@ -211,45 +272,33 @@ class Worker {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
               const int slab = first + i;
-              if (D::kHasZeros && scales_.ends_before(slab)) {
+              if (D::kHasZeros && ends_before<kEnds>(slab)) {
                 scales_.take_zeros(slab);
               }
               decode<false>(words_, slab, own[i]);
             }
           }
-#pragma unroll
-          for (int i = 0; i < kUnit; ++i) {
-            const int slab = first + i;
-            if (!kFolds && scales_.ends_before(slab)) {
-              if (i > 0) {
-                ptx::wgmma_commit();
-              }
-              ptx::wgmma_wait<0>();
-              ptx::wgmma_pin(sums);
-              add_scaled(scales_.factors(), sums, totals);
-              accumulates = false;
-              scales_.take_factors(slab);
-            }
-            if (i == 0 || !kFolds) {
-              ptx::wgmma_pin(sums);
-              ptx::wgmma_fence();
-            }
-            const uint32_t low =
-                rows + static_cast<uint32_t>(slab / 2) * tile + static_cast<uint32_t>(slab % 2 * 4);
-            multiply_slab(T{}, sums, own[i], low, accumulates);
-            accumulates = true;
+          const bool ends = !kFolds && ends_before<kEnds>(first);
+          if (ends) {
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_pin(sums);
+            add_scaled(scales_.factors(), sums, totals);
+            scales_.take_factors(first);
           }
-          ptx::wgmma_commit();
+          ptx::wgmma_pin(sums);
+          multiply_slabs<kN, kLeast>(sums, own, first, rows, !ends);
           if (first + kUnit == S::kSlabs) {
+            if constexpr (kFolds) {
+              scales_.fetch_folded();  // those of the next step
+            }
             held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
             ring_.advance(p_.num_stages);
             if (goes_on || step + 1 < p_.steps) {
               load_next();  // while products are under way
             }
           }
-          ptx::wgmma_wait<1>();
-          if (first == 0 && step > 0) {
-            release();  // the products of the step before are complete
+          if constexpr (!kTogether) {
+            wait_for_products<1>(first == 0 && step > 0);
           }
         }
       }
@@ -264,6 +313,19 @@ class Worker {
     for (int j = 0; j < kRows / 2; ++j) {
       result[j] = kFolds ? sums[j] : totals[j];
     }
+  }
+
+  // ends_step: then all products of the step before are complete.
+  template <int kPending>
+  __device__ __forceinline__ void wait_for_products(bool ends_step) {
+    ptx::wgmma_wait<kPending>();
+    if (ends_step) {
+      release();
+    }
+  }
+  template <uint32_t kEnds>
+  __device__ __forceinline__ bool ends_before(int slab) const {
+    return kEnds == kAnyEnds ? scales_.ends_before(slab) : (kEnds >> slab & 1) != 0;
   }
 
   // The same by each warp for itself, for an item of up to 8 * kEights rows.
@@ -341,6 +403,9 @@ class Worker {
         Elements elements;
         decode<kIsSpecial>(words_, slab, elements);
         if (slab + 1 == S::kSlabs) {
+          if constexpr (kFolds) {
+            scales_.fetch_folded();  // those of the next step
+          }
           held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
           __syncwarp();
           release();
@@ -398,9 +463,6 @@ class Worker {
   }
 
   __device__ __forceinline__ float row_factor(const Place& place, int row) const {
-    if (p_.a.scales == RowScales::kNone) {
-      return 1.0f;
-    }
     int64_t at = 0;
     if (p_.a.scales == RowScales::kPerRow) {
       const int64_t own = place.row + row;
@@ -418,19 +480,28 @@ class Worker {
         return;
       }
     }
-    float factor[2];
-    float bias[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = min(column_of(place, i), p_.n - 1);
-      factor[i] = column_factor(place, n);
-      bias[i] = p_.bias != nullptr ? p_.bias[int64_t{place.group} * p_.n + n] : 0.0f;
-    }
+    const int columns[2] = {min(column_of(place, 0), p_.n - 1), min(column_of(place, 1), p_.n - 1)};
+    const float factor[2] = {column_factor(place, columns[0]), column_factor(place, columns[1])};
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
-      const int row = j / 4 * 8 + part_ * 2 + j % 2;
-      const float by_row = row < place.rows ? row_factor(place, row) : 1.0f;
-      sums[j] = sums[j] * factor[j / 2 % 2] * by_row + bias[j / 2 % 2];
+      sums[j] *= factor[j / 2 % 2];
+    }
+    if (p_.a.scales != RowScales::kNone) {
+#pragma unroll
+      for (int j = 0; j < kRows / 2; ++j) {
+        const int row = row_of(j);
+        if (row < place.rows) {
+          sums[j] *= row_factor(place, row);
+        }
+      }
+    }
+    if (p_.bias != nullptr) {
+      const float* own = p_.bias + int64_t{place.group} * p_.n;
+      const float bias[2] = {own[columns[0]], own[columns[1]]};
+#pragma unroll
+      for (int j = 0; j < kRows / 2; ++j) {
+        sums[j] += bias[j / 2 % 2];
+      }
     }
     if (p_.out_dtype == DType::kF32 || p_.n % 2 != 0) {
       store_elements(place, sums);
@@ -444,7 +515,7 @@ class Worker {
   __device__ __forceinline__ void store_elements(const Place& place, const Sums& sums) const {
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
-      const int row = j / 4 * 8 + part_ * 2 + j % 2;
+      const int row = row_of(j);
       const int n = column_of(place, j / 2 % 2);
       if (row < place.rows && n < p_.n) {
         const int64_t at = (place.row + row) * p_.n + n;
@@ -482,7 +553,7 @@ class Worker {
   }
 
   const Args& p_;
-  Items<kRows> items_;
+  const Place* places_;
   // These shared addresses are kept, since the compiler would compute them again and again.
   uint32_t stages_;
   uint32_t full_;
@@ -501,10 +572,11 @@ class Worker {
   uint32_t codes_;  // those of the lane in the first stage
   uint32_t rows_;   // what the lane tells ldmatrix of the first stage's rows
 
-  Place place_;  // of the item that has been started
   Ring ring_;
-  uint32_t held_ = 0;  // the barrier of the stage before
-  Words words_;        // of the next step
+  Ring place_ring_;
+  int rows_multiplied_ = 0;  // for the item that has been started
+  uint32_t held_ = 0;        // the barrier of the stage before
+  Words words_;              // of the next step
 
   Scales<D> scales_;
 };
