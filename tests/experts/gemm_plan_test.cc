@@ -273,7 +273,7 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   for (const WeightFacts& weights :
        {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
         weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
-    const GemmPlan ahead = plan_for(weights, 448);
+    const GemmPlan ahead = plan_for(weights, 640);
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
     EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
@@ -285,7 +285,7 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
     with_zero_points.has_zero_point = true;
     EXPECT_FALSE(plan_for(with_zero_points, kManyRows / kGroups).decodes_ahead);
   }
-  EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), 448).decodes_ahead);
+  EXPECT_FALSE(plan_for(weights_in(QuantFormat::kFp8), 512).decodes_ahead);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     GemmDesc desc = coded(weights_in(QuantFormat::kInt8));
     desc.rows.dtype = desc.out = dtype;
@@ -296,8 +296,8 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   }
   // 512 MiB hold three groups with their scales, and two beside the scales of all.
   constexpr int64_t kTwoFit = 32768;
-  EXPECT_FALSE(plan_for(mxfp4, 352, kTwoFit).decodes_ahead);
-  EXPECT_TRUE(plan_for(mxfp4, 352, kTwoFit * 3 / 4).decodes_ahead);
+  EXPECT_FALSE(plan_for(mxfp4, 448, kTwoFit).decodes_ahead);
+  EXPECT_TRUE(plan_for(mxfp4, 448, kTwoFit * 3 / 4).decodes_ahead);
   const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
   EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
   GemmDesc wanted = coded(mxfp4);
@@ -475,7 +475,7 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
-      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 4608 rows on"});
+      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 8192 rows on"});
   GemmDesc f16 = desc;
   f16.rows.dtype = f16.out = DType::kF16;
   testing::expect_mentions(to_string(choose_gemm(f16, gpu_of(9), kManyRows), f16),

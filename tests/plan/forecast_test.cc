@@ -49,7 +49,7 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
 
 // Formats decide on the GEMM, as in src/experts/cuda/gemm/gemm_plan.cc.
 TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
-  constexpr int64_t kTokens = 6144;  // 384 rows per expert, three tiles
+  constexpr int64_t kTokens = 12288;  // 768 rows per expert, six tiles
   const Machine m = plain_h200();
   const auto experts = [&](const char* quant, DType dtype, const Machine& machine) {
     Deployment d = preset_deployment("qwen3-30b-a3b", quant, 1);

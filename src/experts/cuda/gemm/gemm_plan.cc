@@ -15,6 +15,7 @@
 #include "moebius/settings.h"
 #include "quant/decoded_room.h"
 #include "quant/group_rule.h"
+#include "quant/row_kernels.h"
 
 namespace moebius::cuda {
 
@@ -311,6 +312,14 @@ std::optional<Multiplier> forced_multiplier() {
     return fmt::format("MOEBIUS_GEMM is {}, expected one of {}", *asked, fmt::join(kNames, ", "));
   });
   return static_cast<Multiplier>(found - kNames.begin());
+}
+
+int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks) {
+  const bool is_large = w.n * w.k >= kLargeGroup;
+  if (quant::code_bits(quant::code_of(*w.format)) == 4) {
+    return blocks > 0 ? (is_large ? 640 : 512) : (is_large ? 448 : 384);
+  }
+  return blocks > 0 ? (is_large ? 512 : 352) : (is_large ? 352 : 320);
 }
 
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {

@@ -168,12 +168,9 @@ inline constexpr int64_t kLargeGroup = int64_t{8} << 20;
 
 // The mean number of rows per group from which weights are decoded to memory, where kFewRows takes
 // them, too.  Blocks of K with scales of their own, `blocks` > 0, make products of decoded weights
-// slower, and in large groups kFewRows is faster, as its items are longer.  The times are in
-// docs/performance/gpu_experts.md, "Few rows".
-constexpr int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks) {
-  const bool is_large = w.n * w.k >= kLargeGroup;
-  return blocks > 0 ? (is_large ? 448 : 288) : (is_large ? 352 : 256);
-}
+// slower.  kFewRows is faster with fewer bits to decode, and in large groups, as its items are
+// longer.  The times are in docs/performance/gpu_experts.md, "Few rows".
+int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks);
 
 // A kernel decodes ahead where there is room for so many groups (with two it is slower than to
 // decode first), and it pays for large groups from a mean of so many rows on.
