@@ -68,7 +68,6 @@ class Worker {
 
  private:
   using S = Step<D::kCode, kRows>;
-  using T = typename D::Element;
   using Sums = float[kRows / 2];
   static constexpr bool kByWarps = kRows <= kMmaRows;
   static constexpr bool kFolds = D::kFolds;
@@ -153,21 +152,17 @@ class Worker {
     load_words(words_);
   }
 
+  // Multiplies half a slab by its rows, whose descriptor has this low word.
   template <int kN>
-  __device__ __forceinline__ static void multiply_half(BFloat16,
-                                                       float (&sums)[kN / 2],
+  __device__ __forceinline__ static void multiply_half(float (&sums)[kN / 2],
                                                        const uint32_t (&elements)[4],
                                                        uint32_t low,
                                                        bool accumulates) {
-    ptx::Wgmma<kN>::bf16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
-  }
-  template <int kN>
-  __device__ __forceinline__ static void multiply_half(Float16,
-                                                       float (&sums)[kN / 2],
-                                                       const uint32_t (&elements)[4],
-                                                       uint32_t low,
-                                                       bool accumulates) {
-    ptx::Wgmma<kN>::f16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+    if constexpr (D::kIsBF16) {
+      ptx::Wgmma<kN>::bf16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+    } else {
+      ptx::Wgmma<kN>::f16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+    }
   }
   // Multiplies slabs from `first` on by the rows of the item, at least kLeast and at most kN, which
   // begin at the descriptor with this low word.
@@ -190,19 +185,21 @@ class Worker {
     for (int i = 0; i < kSlabs; ++i) {
       const auto slab = static_cast<uint32_t>(first + i);
       const uint32_t low = rows + slab / 2 * kTile + slab % 2 * 4;
-      multiply_half<kN>(T{}, sums, elements[i][0], low, accumulates || i > 0);
-      multiply_half<kN>(T{}, sums, elements[i][1], low + 2, true);
+      multiply_half<kN>(sums, elements[i][0], low, accumulates || i > 0);
+      multiply_half<kN>(sums, elements[i][1], low + 2, true);
     }
     ptx::wgmma_commit();
   }
-  // The same with one half by a warp for itself.
-  __device__ __forceinline__ static void multiply_half(
-      BFloat16, float (&sums)[4], const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
-    ptx::mma_bf16(sums, elements, x0, x1);
-  }
-  __device__ __forceinline__ static void multiply_half(
-      Float16, float (&sums)[4], const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
-    ptx::mma_f16(sums, elements, x0, x1);
+  // Multiplies half a slab by eight rows, by a warp for itself.
+  __device__ __forceinline__ static void multiply_half(float (&sums)[4],
+                                                       const uint32_t (&elements)[4],
+                                                       uint32_t x0,
+                                                       uint32_t x1) {
+    if constexpr (D::kIsBF16) {
+      ptx::mma_bf16(sums, elements, x0, x1);
+    } else {
+      ptx::mma_f16(sums, elements, x0, x1);
+    }
   }
 
   // Multiplies the item that has been started, which takes at most kN rows.  `goes_on`: another one
@@ -252,9 +249,7 @@ class Worker {
         bool is_special = D::kSkipsZeros && !scales_.subtracts();
         if constexpr (kFolds) {
           scales_.take_folded();
-          // Why a second condition, which never holds: without a branch at each slab, ptxas moves
-          // code across the fence and then runs nvfp4's products one after the other (C7513).
-          is_special = scales_.is_large() || p_.steps < 0;
+          is_special = scales_.is_large();
         }
 #pragma unroll
         for (int first = 0; first < S::kSlabs; first += kUnit) {
@@ -418,7 +413,7 @@ class Worker {
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
           for (int e = 0; e < kEights; ++e) {
-            multiply_half(T{}, sums[e], elements[half], x[e][2 * half], x[e][2 * half + 1]);
+            multiply_half(sums[e], elements[half], x[e][2 * half], x[e][2 * half + 1]);
           }
         }
       }
