@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread of this warp requests the stages of few_rows_gemm.cu.  It has few instructions per
-// stage, since it shares a scheduler with warps that multiply.
+// One thread of this warp finds the items of few_rows_gemm.cu, tells the warps that multiply where
+// they are, and requests their stages.  It has few instructions per stage, since it shares a
+// scheduler with these warps.
 #pragma once
 
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"

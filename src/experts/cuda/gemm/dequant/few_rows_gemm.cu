@@ -10,9 +10,9 @@
 // rows of a group times a block of columns.
 // Block: sixteen warps multiply, and lie side by side along the columns.  If that gives too few
 // items, they form two or four teams, which take turns along k and whose sums are added up in
-// order.  One more warp requests stages.  In tiles of more than 16 rows four warps multiply
-// together (wgmma); in smaller ones each does so for itself (mma), which needs no waits for
-// products.  The sums of both differ by their order along k alone.
+// order.  One more warp finds items and requests stages.  In tiles of more than 16 rows four warps
+// multiply together (wgmma); in smaller ones each does so for itself (mma), which needs no waits
+// for products.  The sums of both differ by their order along k alone.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from

@@ -44,7 +44,7 @@ inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has sca
 inline constexpr int kFewestStages = 4;
 
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
-// in one box, of as many times eight rows as are multiplied.
+// in one box, which has as many rows as are multiplied.
 inline constexpr int kTileRowBytes = 128;
 inline constexpr int kEight = 8;
 
@@ -53,8 +53,8 @@ inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 inline constexpr int kCodeBytes = kGroups * kBoxBytes;
 
-// A tile is multiplied by a multiple of eight rows, from this on.  int4 has a loop for each of
-// them, and registers for two.
+// A tile is multiplied by a multiple of eight rows, and by at least so many.  int4 has a loop for
+// each of these numbers, and registers for two loops.
 __host__ __device__ constexpr int fewest_multiplied(Code code, int tile_rows) {
   return tile_rows <= kMmaRows ? kEight : code == Code::kU4 ? tile_rows - kEight : tile_rows / 2;
 }
@@ -65,7 +65,7 @@ struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
-  // As many rows are multiplied for a tile that has `rows`.
+  // Returns by how many rows a tile that has `rows` is multiplied.
   __device__ __forceinline__ static int multiplied(int rows) {
     return max((rows + kEight - 1) / kEight * kEight, fewest_multiplied(kCode, kRows));
   }
