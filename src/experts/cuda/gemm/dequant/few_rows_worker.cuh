@@ -513,7 +513,7 @@ class Worker {
       const int row = row_of(j);
       const int n = column_of(place, j / 2 % 2);
       if (row < place.rows && n < p_.n) {
-        const int64_t at = (place.row + row) * p_.n + n;
+        const int64_t at = int64_t{place.row + row} * p_.n + n;
         if (p_.out_dtype == DType::kF32) {
           static_cast<float*>(p_.out)[at] = sums[j];
         } else if (p_.out_dtype == DType::kBF16) {
@@ -530,7 +530,7 @@ class Worker {
   template <typename Out>
   __device__ __forceinline__ void store_pairs(const Place& place, const Sums& sums) const {
     const int n = place.column + warp_column_ + part_ * 2;
-    Out* to = static_cast<Out*>(p_.out) + (place.row + quad_) * p_.n + n;
+    Out* to = static_cast<Out*>(p_.out) + int64_t{place.row + quad_} * p_.n + n;
 #pragma unroll
     for (int first = 0; first < kRows; first += 8) {
       if (first < place.rows) {
