@@ -25,7 +25,7 @@ constexpr int64_t kK = 320;
 const std::vector<int> kRows = {5, 0, 300, 70, 1, 129};  // per group
 constexpr int64_t kMaxRows = 301;
 const auto kGroups = static_cast<int64_t>(kRows.size());
-const int64_t kManyRows = 512 * kGroups;  // with which weights in every format are decoded
+const int64_t kManyRows = 512 * kGroups;  // so many that weights in every format are decoded
 
 struct Case {
   const char* name;

@@ -61,9 +61,8 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 }
 
 // The registers of D, as operands ("+f" or "+r") and as the text of an instruction.
-#define MOEBIUS_SUMS_8(c, i) \
-  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define MOEBIUS_SUMS_4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define MOEBIUS_SUMS_8(c, i) MOEBIUS_SUMS_4(c, i), MOEBIUS_SUMS_4(c, i + 4)
 #define MOEBIUS_SUMS_12(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_4(c, i + 8)
 #define MOEBIUS_SUMS_16(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_8(c, i + 8)
 #define MOEBIUS_SUMS_20(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_4(c, i + 16)
@@ -210,9 +209,9 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_4
 #undef MOEBIUS_SUMS_8
+#undef MOEBIUS_REGISTERS_8
 #undef MOEBIUS_SUMS_12
 #undef MOEBIUS_REGISTERS_12
-#undef MOEBIUS_REGISTERS_8
 #undef MOEBIUS_SUMS_16
 #undef MOEBIUS_REGISTERS_16
 #undef MOEBIUS_SUMS_20

@@ -53,10 +53,16 @@ inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 inline constexpr int kCodeBytes = kGroups * kBoxBytes;
 
-// A tile is multiplied by a multiple of eight rows, and by at least so many.  int4 has a loop for
-// each of these numbers, and registers for two loops.
+// Says whether warpgroups have a loop over k for each number of rows that they multiply by, instead
+// of a branch at the products.  Registers suffice for two such loops.
+__host__ __device__ constexpr bool has_loop_per_number(Code code) {
+  return code == Code::kU4;
+}
+// A tile is multiplied by a multiple of eight rows, and by at least so many.
 __host__ __device__ constexpr int fewest_multiplied(Code code, int tile_rows) {
-  return tile_rows <= kMmaRows ? kEight : code == Code::kU4 ? tile_rows - kEight : tile_rows / 2;
+  return tile_rows <= kMmaRows       ? kEight
+         : has_loop_per_number(code) ? tile_rows - kEight
+                                     : tile_rows / 2;
 }
 
 // A step of a team along k.
@@ -134,8 +140,8 @@ struct alignas(16) Place {
   int rows;    // of the tile
   int row;     // first
 };
-// Where places of items are kept: the stages may have an item each, and the one before may not have
-// been stored.
+// A block keeps the places of so many items: each stage may begin an item of its own, while the
+// result of the item before them has not been stored.
 inline constexpr int kMostPlaces = kMostStages + 1;
 
 }  // namespace moebius::cuda::few_rows

@@ -72,12 +72,14 @@ class Worker {
   static constexpr bool kByWarps = kRows <= kMmaRows;
   static constexpr bool kFolds = D::kFolds;
   static constexpr int kFewest = fewest_multiplied(D::kCode, kRows);
-  // There is a loop for sums whose scales change there in a step (Scales::ends), and one for any.
+  // Scales of sums usually change before these slabs of a step (Scales::ends), which has a loop of
+  // its own.  Another loop takes kAnyEnds.
   static constexpr uint32_t kUsualEnds = D::kCode == Code::kU4 ? 1 : 0;
   static constexpr uint32_t kAnyEnds = ~0u;
 
-  // The row in the tile, and the column, of the lane's sum j, and of its columns i.
+  // Returns the row in the tile of the lane's sum j.
   __device__ __forceinline__ int row_of(int j) const { return j / 4 * 8 + part_ * 2 + j % 2; }
+  // Returns the first or second column of the lane.
   __device__ __forceinline__ int column_of(const Place& place, int i) const {
     return place.column + warp_column_ + quad_ + 8 * i;
   }
@@ -206,14 +208,14 @@ class Worker {
   // follows.
   template <int kN>
   __device__ __forceinline__ void multiply_together(bool goes_on, Sums& result) {
-    constexpr bool kLoopsForAll = D::kCode == Code::kU4;
-    if constexpr (kLoopsForAll && kN > kFewest) {
+    constexpr bool kLoopPerNumber = has_loop_per_number(D::kCode);
+    if constexpr (kLoopPerNumber && kN > kFewest) {
       if (rows_multiplied_ < kN) {
         multiply_together<kN - kEight>(goes_on, result);
         return;
       }
     }
-    constexpr int kLeast = kLoopsForAll ? kN : kFewest;
+    constexpr int kLeast = kLoopPerNumber ? kN : kFewest;
     if (kFolds || scales_.ends() == kUsualEnds) {
       multiply<kN, kLeast, kUsualEnds>(goes_on, result);
     } else {
@@ -257,7 +259,8 @@ class Worker {
           if constexpr (kTogether) {
             wait_for_products<0>(first == 0 && step > 0);
           }
-          // The branch is here and not around wgmma, which all warps of a warpgroup take together.
+          // Warps of a warpgroup may differ in this, so the branch is not around wgmma, which they
+          // take together.
           if (is_special) {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
@@ -310,7 +313,8 @@ class Worker {
     }
   }
 
-  // ends_step: then all products of the step before are complete.
+  // Waits until all but the latest kPending groups of products are complete.  If these are all of
+  // the step before (`ends_step`), its stage is released.
   template <int kPending>
   __device__ __forceinline__ void wait_for_products(bool ends_step) {
     ptx::wgmma_wait<kPending>();
