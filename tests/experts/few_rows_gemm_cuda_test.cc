@@ -127,6 +127,35 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   }
 }
 
+// The result takes 16 GB of the GPU, in f32.
+TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
+  constexpr int kRoom = 1 << 16;
+  constexpr int64_t kN = 20480;
+  constexpr int64_t kK = 256;
+  constexpr int64_t kFirst = 2 * int64_t{kRoom};  // row of the last group
+  static_assert(kFirst * kN > std::numeric_limits<int32_t>::max());
+  const std::vector<int> sizes = {1, 0, 20};
+  const WeightOperand w = weight(kSchemes[2], 3, kN, kK);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    SCOPED_TRACE(moebius::name(dtype));
+    ExpertGemm gemm = gemm_of(w, sizes, /*is_batched=*/false);
+    gemm.out = there(Tensor::zeros({21, kN}, dtype, Device::cpu()));
+    few_rows_gemm(gemm, plan_of(gemm), stream_);
+    const Tensor expected = here(gemm.out);
+
+    const Tensor batched = room({3 * int64_t{kRoom}, kK}, DType::kBF16);
+    copy(gemm.a.values.slice(0, 1), batched.slice(0, 1), stream_);
+    copy(gemm.a.values.slice(1, 21), batched.slice(kFirst, kFirst + 20), stream_);
+    rows_ = grouped(sizes, kRoom);
+    gemm.rows = rows_.groups;
+    gemm.a.values = batched;
+    gemm.out = Tensor::empty({3 * int64_t{kRoom}, kN}, dtype, stream_.device());
+    few_rows_gemm(gemm, plan_of(gemm), stream_);
+    EXPECT_TRUE(same(expected.slice(0, 1), here(gemm.out.slice(0, 1))));
+    EXPECT_TRUE(same(expected.slice(1, 21), here(gemm.out.slice(kFirst, kFirst + 20))));
+  }
+}
+
 TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
   ActivationSpec interleaved;
   interleaved.kind = Activation::kSwigluOai;
