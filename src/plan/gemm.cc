@@ -196,13 +196,23 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
   return widens ? elements : 0;
 }
 
-// Why 135: in tiles of 16, 48 and 64 rows an element of the weight takes 0.242, 0.282 and 0.320 ps,
-// which are means over the formats in docs/performance/gpu_experts.md.  So each row costs 0.0016
-// ps, and decoding the element costs 135 times as much.
-double rows_in_registers(double rows) {
-  constexpr double kDecoding = 135;
-  const int tile = cuda::few_rows_tile(static_cast<int64_t>(rows));
-  return std::ceil(rows / tile) * (tile + kDecoding);
+// The figures are means over the formats in docs/performance/gpu_experts.md.  In tiles of 16, 48
+// and 64 rows an element of the weight takes 0.242, 0.282 and 0.320 ps.  So each row costs 0.0016
+// ps, and decoding the element costs 135 times as much.  Blocks of larger tiles have fewer columns
+// and warps, so that decoding costs more, and a row less where the tile is largest.
+double rows_in_registers(const Deployment& d, int64_t intermediate, double rows) {
+  const cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, 1, intermediate));
+  const int tile = cuda::few_rows_tile(desc.weights, desc.rows.dtype, static_cast<int64_t>(rows));
+  if (tile <= cuda::kSmallFewRowsTile) {
+    constexpr double kDecoding = 135;
+    return std::ceil(rows / tile) * (tile + kDecoding);
+  }
+  if (tile == cuda::kMediumFewRowsTile) {
+    return 190 + 1.1 * rows;  // it is chosen where most groups have one tile
+  }
+  // Groups differ in size: if the mean is a whole number of tiles, half of them take one more.
+  const double tiles = rows < 0.9 * tile ? 1 : rows / tile + 0.5;
+  return tiles * 270 + rows * 0.7;
 }
 
 int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermediate, double rows) {

@@ -67,7 +67,7 @@ int64_t decoded_bytes(const Deployment& deployment,
                       double rows);
 
 // The number of rows that take as long as GemmKind::kRegisters does for `rows` rows of an expert:
-// whole tiles, and as many more as take the time of decoding.
-double rows_in_registers(double rows);
+// those of its tiles, and as many more as take the time of decoding.
+double rows_in_registers(const Deployment& deployment, int64_t intermediate, double rows);
 
 }  // namespace moebius::plan

@@ -218,7 +218,8 @@ class Stages {
     const GemmKind kind = gemm_kind(deployment_, intermediate, rows / touched);
     const double tile = machine_.row_tile.value;
     const double of_expert = rows / touched;
-    const double computed = kind == GemmKind::kRegisters ? touched * rows_in_registers(of_expert)
+    const double computed = kind == GemmKind::kRegisters
+                                ? touched * rows_in_registers(deployment_, intermediate, of_expert)
                             : tile > 1 ? touched * std::ceil(of_expert / tile) * tile
                                        : rows;
     const double products = products_us(

@@ -25,7 +25,6 @@ constexpr int64_t kK = 320;
 const std::vector<int> kRows = {5, 0, 300, 70, 1, 129};  // per group
 constexpr int64_t kMaxRows = 301;
 const auto kGroups = static_cast<int64_t>(kRows.size());
-const int64_t kManyRows = 512 * kGroups;  // so many that weights in every format are decoded
 
 struct Case {
   const char* name;
@@ -207,7 +206,7 @@ TEST_F(DecodedGemmTest, CodesWhoseScalesAreOfFewerThan32AreNotDecoded) {
   std::vector<Case> cases = make_cases();
   cases[0].w.values = there(cases[0].w.values);
   const WeightFacts mxfp4 = facts_of(cases[0].w);
-  const int64_t least = least_decoded_rows(mxfp4, decoded_blocks(mxfp4, DType::kBF16)) * kGroups;
+  const int64_t least = least_decoded_rows(mxfp4, DType::kBF16, DType::kF32) * kGroups;
   EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16, least), 0);
   EXPECT_EQ(decoded_elements(cases[0].w, DType::kBF16, least - 1), 0);
   EXPECT_GT(decoded_elements(cases[0].w, DType::kF16, 2 * least), 0);

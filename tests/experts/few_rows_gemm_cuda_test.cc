@@ -61,6 +61,12 @@ const Sizes kSizes[] = {
     {{3, 16, 24, 31, 33, 2}, 192, 512},
     {{17, 24, 32, 40, 48, 50}, 192, 512},
     {{24, 32, 40, 48, 56, 64, 72, 110}, 192, 512},
+    // These have tiles of 192 or 256 rows, but of int4 and of formats whose blocks have scales for
+    // sums.
+    {{97, 192, 193, 300, 0, 130, 9, 190}, 192, 512},
+    {{97, 256, 257, 300, 0, 330, 9, 190}, 192, 512},
+    {{200, 120}, 601, 544},
+    {{220, 300}, 20480, 256},  // more items than SMs
 };
 
 using FewRowsGemmTest = CodedGemmTest;
@@ -104,25 +110,33 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
 }
 
 TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
-  const Scheme scheme = {"int4", QuantFormat::kInt4, Scales::kGroup, 32};
-  const WeightOperand w = weight(scheme, 2, 130, 256);
-  for (const auto& [rows, dtype] : {std::pair(DType::kBF16, DType::kBF16),
-                                    {DType::kBF16, DType::kF16},
-                                    {DType::kF16, DType::kF16}}) {
-    for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup, RowScales::kPerRow}) {
-      ExpertGemm gemm = gemm_of(w, {3, 20}, false, rows);
-      gemm.a.scales = scales;
-      const Shape shape = scales == RowScales::kPerRow     ? Shape{23, 1}
-                          : scales == RowScales::kPerGroup ? Shape{2}
-                                                           : Shape{1};
-      gemm.a.scale = there(random_uniform(shape, DType::kF32, 8, 2.0f, 4.0f));
-      gemm.a.divides = true;
-      general_gemm(gemm, stream_);
-      const Tensor expected = here(gemm.out);
-      gemm.out = there(Tensor::zeros({23, 130}, dtype, Device::cpu()));
-      few_rows_gemm(gemm, plan_of(gemm), stream_);
-      expect_near(expected, convert(here(gemm.out), DType::kF32),
-                  dtype == DType::kBF16 ? 4e-3f : 5e-4f);
+  const std::pair<Scheme, std::vector<int>> kCases[] = {
+      {{"int4", QuantFormat::kInt4, Scales::kGroup, 32}, {3, 20}},
+      {{"int8, in tiles of 192", QuantFormat::kInt8, Scales::kColumn}, {70, 270}},
+      {{"int8, in tiles of 256", QuantFormat::kInt8, Scales::kColumn}, {170, 270}},
+  };
+  for (const auto& [scheme, sizes] : kCases) {
+    SCOPED_TRACE(scheme.name);
+    const WeightOperand w = weight(scheme, 2, 130, 256);
+    const int64_t num_rows = sizes[0] + sizes[1];
+    for (const auto& [rows, dtype] : {std::pair(DType::kBF16, DType::kBF16),
+                                      {DType::kBF16, DType::kF16},
+                                      {DType::kF16, DType::kF16}}) {
+      for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup, RowScales::kPerRow}) {
+        ExpertGemm gemm = gemm_of(w, sizes, false, rows);
+        gemm.a.scales = scales;
+        const Shape shape = scales == RowScales::kPerRow     ? Shape{num_rows, 1}
+                            : scales == RowScales::kPerGroup ? Shape{2}
+                                                             : Shape{1};
+        gemm.a.scale = there(random_uniform(shape, DType::kF32, 8, 2.0f, 4.0f));
+        gemm.a.divides = true;
+        general_gemm(gemm, stream_);
+        const Tensor expected = here(gemm.out);
+        gemm.out = there(Tensor::zeros({num_rows, 130}, dtype, Device::cpu()));
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        expect_near(expected, convert(here(gemm.out), DType::kF32),
+                    dtype == DType::kBF16 ? 4e-3f : 5e-4f);
+      }
     }
   }
 }

@@ -209,8 +209,7 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
       SCOPED_TRACE(std::string(c.name) + " " + std::string(moebius::name(dtype)));
       GemmDesc desc = coded(c.weights);
       desc.rows.dtype = desc.out = dtype;
-      const int64_t from =
-          least_decoded_rows(c.weights, decoded_blocks(c.weights, dtype)) * kGroups;
+      const int64_t from = least_decoded_rows(c.weights, dtype, dtype) * kGroups;
       const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
       EXPECT_EQ(many.multiplier, Multiplier::kSm90);
       EXPECT_EQ(many.decodes_from, from);
@@ -273,7 +272,7 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   for (const WeightFacts& weights :
        {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
         weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
-    const GemmPlan ahead = plan_for(weights, 640);
+    const GemmPlan ahead = plan_for(weights, 864);
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
     EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
@@ -296,8 +295,8 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   }
   // 512 MiB hold three groups with their scales, and two beside the scales of all.
   constexpr int64_t kTwoFit = 32768;
-  EXPECT_FALSE(plan_for(mxfp4, 448, kTwoFit).decodes_ahead);
-  EXPECT_TRUE(plan_for(mxfp4, 448, kTwoFit * 3 / 4).decodes_ahead);
+  EXPECT_FALSE(plan_for(mxfp4, 864, kTwoFit).decodes_ahead);
+  EXPECT_TRUE(plan_for(mxfp4, 864, kTwoFit * 3 / 4).decodes_ahead);
   const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
   EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
   GemmDesc wanted = coded(mxfp4);
@@ -500,6 +499,26 @@ TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
   }
   testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), kGroups), desc),
                            {"few_rows in tiles of 16"});
+}
+
+// Registers have no room for the sums of a large tile and for those of blocks with other scales.
+TEST(GemmPlan, LargeTilesOfFewRowsHaveOneSumPerElement) {
+  const WeightFacts int8 = weights_in(QuantFormat::kInt8);
+  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
+  const WeightFacts nvfp4 = weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(moebius::name(dtype));
+    EXPECT_EQ(few_rows_tile(int8, dtype, 59), 64);
+    EXPECT_EQ(few_rows_tile(int8, dtype, 60), 192);
+    EXPECT_EQ(few_rows_tile(int8, dtype, 176), 192);
+    EXPECT_EQ(few_rows_tile(int8, dtype, 177), 256);
+    EXPECT_EQ(few_rows_tile(nvfp4, dtype, 79), 64);
+    EXPECT_EQ(few_rows_tile(nvfp4, dtype, 80), 192);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 400), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 128), dtype, 400), 64);
+  }
+  EXPECT_EQ(few_rows_tile(mxfp4, DType::kBF16, 128), 192);
+  EXPECT_EQ(few_rows_tile(mxfp4, DType::kF16, 128), 64);
 }
 
 // Room for decoded weights is given where decoding pays, so a call that has it decodes.

@@ -69,7 +69,11 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define MOEBIUS_SUMS_24(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_8(c, i + 16)
 #define MOEBIUS_SUMS_28(c, i) MOEBIUS_SUMS_24(c, i), MOEBIUS_SUMS_4(c, i + 24)
 #define MOEBIUS_SUMS_32(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_16(c, i + 16)
+#define MOEBIUS_SUMS_48(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_16(c, i + 32)
 #define MOEBIUS_SUMS_64(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_32(c, i + 32)
+#define MOEBIUS_SUMS_80(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_16(c, i + 64)
+#define MOEBIUS_SUMS_96(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_32(c, i + 64)
+#define MOEBIUS_SUMS_112(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_48(c, i + 64)
 #define MOEBIUS_SUMS_128(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_64(c, i + 64)
 #define MOEBIUS_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MOEBIUS_REGISTERS_12 MOEBIUS_REGISTERS_8 ", %8, %9, %10, %11"
@@ -78,18 +82,26 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define MOEBIUS_REGISTERS_24 MOEBIUS_REGISTERS_20 ", %20, %21, %22, %23"
 #define MOEBIUS_REGISTERS_28 MOEBIUS_REGISTERS_24 ", %24, %25, %26, %27"
 #define MOEBIUS_REGISTERS_32 MOEBIUS_REGISTERS_28 ", %28, %29, %30, %31"
-#define MOEBIUS_REGISTERS_64                                                    \
-  MOEBIUS_REGISTERS_32                                                          \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "    \
-  "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
-  "%61, %62, %63"
-#define MOEBIUS_REGISTERS_128                                                   \
-  MOEBIUS_REGISTERS_64                                                          \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "    \
-  "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, " \
-  "%93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "     \
-  "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "    \
-  "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define MOEBIUS_REGISTERS_48 \
+  MOEBIUS_REGISTERS_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define MOEBIUS_REGISTERS_64 \
+  MOEBIUS_REGISTERS_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MOEBIUS_REGISTERS_80 \
+  MOEBIUS_REGISTERS_64       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define MOEBIUS_REGISTERS_96 \
+  MOEBIUS_REGISTERS_80       \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define MOEBIUS_REGISTERS_112                                                    \
+  MOEBIUS_REGISTERS_96                                                           \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
+  "%109, %110, %111"
+#define MOEBIUS_REGISTERS_128                                                  \
+  MOEBIUS_REGISTERS_112                                                        \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
+  "%124, %125, %126, %127"
 
 // One instruction with `count` registers.  A is the parameter `rows` of type `A`, whose text in the
 // instruction is `a`; b and p are the numbers of the operands after it.  `more` has the arguments
@@ -185,14 +197,42 @@ struct Wgmma<64> {
 };
 
 template <>
+struct Wgmma<96> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n96", 48, "%48, %49, %50, %51", "52", "53")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n96", 48, "%48, %49, %50, %51", "52", "53")
+};
+
+template <>
 struct Wgmma<128> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n128", 64, "%64, %65, %66, %67", "68", "69")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n128", 64, "%64, %65, %66, %67", "68", "69")
   MOEBIUS_WGMMA_BF16("m64n128", 64, "64", "65", "66")
   MOEBIUS_WGMMA_F16("m64n128", 64, "64", "65", "66")
   MOEBIUS_WGMMA_E4M3("m64n128", 64, "64", "65", "66")
 };
 
 template <>
+struct Wgmma<160> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n160", 80, "%80, %81, %82, %83", "84", "85")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n160", 80, "%80, %81, %82, %83", "84", "85")
+};
+
+template <>
+struct Wgmma<192> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n192", 96, "%96, %97, %98, %99", "100", "101")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n192", 96, "%96, %97, %98, %99", "100", "101")
+};
+
+template <>
+struct Wgmma<224> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n224", 112, "%112, %113, %114, %115", "116", "117")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n224", 112, "%112, %113, %114, %115", "116", "117")
+};
+
+template <>
 struct Wgmma<256> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n256", 128, "%128, %129, %130, %131", "132", "133")
+  MOEBIUS_WGMMA_F16_REGISTERS("m64n256", 128, "%128, %129, %130, %131", "132", "133")
   MOEBIUS_WGMMA_BF16("m64n256", 128, "128", "129", "130")
   MOEBIUS_WGMMA_F16("m64n256", 128, "128", "129", "130")
   MOEBIUS_WGMMA_S8("m64n256", 128, "128", "129", "130")

@@ -177,6 +177,18 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
              : nullptr;
 }
 
+// Whether kFewRows has tiles larger than kSmallFewRowsTile for these weights, as
+// few_rows::Decoding::kHasLargeTiles says, with the same scale for all of K where scales do not go
+// into the elements.
+bool has_large_tiles(const WeightFacts& w, DType rows) {
+  const quant::Code code = quant::code_of(*w.format);
+  const bool folds = w.scale_dtype == DType::kE8M0
+                         ? rows == DType::kBF16
+                         : code == quant::Code::kE2M1 && w.scale_dtype == DType::kF8E4M3;
+  return folds ||
+         (code != quant::Code::kU4 && w.scale_dtype == DType::kF32 && w.grid.num_cols == 1);
+}
+
 // Says why kThin refuses weights that kSm90 takes as they are.
 Refusal refusal_of_thin(const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
@@ -259,7 +271,7 @@ int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
     return 0;
   }
   const WeightFacts& w = desc.weights;
-  return least_decoded_rows(w, decoded_blocks(w, desc.rows.dtype)) * w.num_groups;
+  return least_decoded_rows(w, desc.rows.dtype, desc.out) * w.num_groups;
 }
 
 bool can_be_decoded(const GemmDesc& desc) {
@@ -314,12 +326,29 @@ std::optional<Multiplier> forced_multiplier() {
   return static_cast<Multiplier>(found - kNames.begin());
 }
 
-int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks) {
-  const bool is_large = w.n * w.k >= kLargeGroup;
-  if (quant::code_bits(quant::code_of(*w.format)) == 4) {
-    return blocks > 0 ? (is_large ? 640 : 512) : (is_large ? 448 : 384);
+int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
+  constexpr int64_t kMostMediumRows = 176;
+  const int bits = quant::code_bits(quant::code_of(*w.format));
+  const int64_t least_medium = bits == 4 ? 80 : w.n * w.k >= kLargeGroup ? 72 : 60;
+  if (mean >= least_medium && has_large_tiles(w, rows)) {
+    return mean <= kMostMediumRows ? kMediumFewRowsTile : kLargeFewRowsTile;
   }
-  return blocks > 0 ? (is_large ? 512 : 352) : (is_large ? 352 : 320);
+  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : kSmallFewRowsTile;
+}
+
+int64_t least_decoded_rows(const WeightFacts& w, DType rows, DType out) {
+  const bool is_large = w.n * w.k >= kLargeGroup;
+  const quant::Code code = quant::code_of(*w.format);
+  if (has_large_tiles(w, rows)) {
+    const bool is_decoded_ahead =
+        rows == DType::kBF16 && out == DType::kBF16 && code != quant::Code::kE4M3;
+    return !is_large ? 608 : is_decoded_ahead ? 864 : 1152;
+  }
+  const bool has_blocks = decoded_blocks(w, rows) > 0;
+  if (quant::code_bits(code) == 4) {
+    return has_blocks ? (is_large ? 640 : 512) : (is_large ? 448 : 384);
+  }
+  return has_blocks ? (is_large ? 512 : 352) : (is_large ? 352 : 320);
 }
 
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {
@@ -389,7 +418,8 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     if (refusal == nullptr) {
       plan.multiplier = multiplier;
       if (multiplier == Multiplier::kFewRows) {
-        plan.tile_rows = few_rows_tile(expected_rows / desc.weights.num_groups);
+        plan.tile_rows =
+            few_rows_tile(desc.weights, desc.rows.dtype, expected_rows / desc.weights.num_groups);
       }
       if (multiplier == Multiplier::kSm90) {
         plan.fp8 = fp8_scales(desc);

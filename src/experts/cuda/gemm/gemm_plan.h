@@ -104,11 +104,13 @@ struct GemmDesc {
   int out_alignment = 16;
 };
 
-// The rows of a tile of kFewRows, for a mean number of rows per group.  They are more than the
-// mean, since codes are read and decoded once per tile, and groups rarely have just the mean.
-constexpr int few_rows_tile(int64_t mean) {
-  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
-}
+// The rows of a tile of kFewRows, for weights in codes, the type of the rows and a mean number of
+// rows per group.  They are more than the mean, since codes are read and decoded once per tile, and
+// groups rarely have just the mean.
+int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean);
+inline constexpr int kLargeFewRowsTile = 256;
+inline constexpr int kMediumFewRowsTile = 192;
+inline constexpr int kSmallFewRowsTile = 64;  // the largest that all formats have
 
 // kThin has tiles of so many rows, and takes K of at least kThinDepth elements, which its stages
 // hold.  It is chosen below a mean of kThinMeanRows per group.
@@ -167,10 +169,11 @@ struct GemmPlan {
 inline constexpr int64_t kLargeGroup = int64_t{8} << 20;
 
 // The mean number of rows per group from which weights are decoded to memory, where kFewRows takes
-// them, too.  Blocks of K with scales of their own, `blocks` > 0, make products of decoded weights
-// slower.  kFewRows is faster with fewer bits to decode, and in large groups, as its items are
-// longer.  The times are in docs/performance/gpu_experts.md, "Few rows".
-int64_t least_decoded_rows(const WeightFacts& w, int64_t blocks);
+// them, too.  kFewRows is faster where it has large tiles, in large groups, as its items are
+// longer, and with fewer bits to decode.  Products of decoded weights are slower if blocks of K
+// have scales of their own, or if weights are decoded first, since no kernel decodes them ahead for
+// rows and results of these types.  The times are in docs/performance/gpu_experts.md, "Few rows".
+int64_t least_decoded_rows(const WeightFacts& w, DType rows, DType out);
 
 // A kernel decodes ahead where there is room for so many groups (with two it is slower than to
 // decode first), and it pays for large groups from a mean of so many rows on.

@@ -83,6 +83,21 @@ __device__ __forceinline__ TilePlace find_tile(const RowGroups& rows,
   return {low, span.begin + int64_t{tile - starts.before[low]} * tile_rows, span.end};
 }
 
+// The same with the rows of a group shared out evenly among its tiles, in eights; tiles end with
+// their own rows.  REQUIRES: the number of rows that `starts` was made for is a multiple of eight.
+__device__ __forceinline__ TilePlace find_even_tile(const RowGroups& rows,
+                                                    const TileStarts& starts,
+                                                    int tile) {
+  TilePlace place = find_tile(rows, starts, tile, 0);
+  const int first = starts.before[place.group];
+  const int tiles = starts.before[place.group + 1] - first;
+  const int all = static_cast<int>(place.end - place.begin);
+  const int own = ((all + tiles - 1) / tiles + 7) / 8 * 8;
+  place.begin += int64_t{tile - first} * own;
+  place.end = min(place.begin + own, place.end);
+  return place;
+}
+
 // An upper bound of starts.before[num_groups] for `room` rows.
 inline int64_t most_tiles(const RowGroups& rows, int64_t room, int64_t tile_rows) {
   if (rows.offsets != nullptr) {

@@ -146,6 +146,10 @@ struct Decoding {
   // Whether scales go into the elements.  Those of e8m0 have more exponents than f16.
   static constexpr bool kFolds = kIsPair || (kIsE8m0 && kIsBF16);
   static constexpr bool kByChunks = is_by_chunks(kCode, kFolds);
+  // Whether there are kernels of large tiles, whose sums leave no registers for sums of blocks of k
+  // with other scales.
+  static constexpr bool kHasLargeTiles =
+      kFolds || (kCode != Code::kU4 && std::is_same_v<Scale, float>);
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;

@@ -6,19 +6,21 @@
 // activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
 // order; scales of e2m1 go into the elements where these hold them exactly.
 //
-// Grid: one persistent block per SM, or two where items are short.  An item is a tile of up to 64
-// rows of a group times a block of columns.
+// Grid: one persistent block per SM, or two where items are short.  An item is a tile of rows of a
+// group times a block of columns.
 // Block: sixteen warps multiply, and lie side by side along the columns.  If that gives too few
 // items, they form two or four teams, which take turns along k and whose sums are added up in
 // order.  One more warp finds items and requests stages.  In tiles of more than 16 rows four warps
 // multiply together (wgmma); in smaller ones each does so for itself (mma), which needs no waits
-// for products.  The sums of both differ by their order along k alone.
+// for products.  Tiles of more than 64 rows have twelve or eight warps, whose registers hold more
+// sums; a warpgroup decodes while another multiplies.  The sums of all differ by their order along
+// k alone.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
-// Stages: 16 KiB of codes each, 64 bytes of a column, and the rows that they meet.  They go on from
-// item to item, so that reading never pauses.  Scales have a smaller ring of their own behind them.
+// Stages: 1 KiB of codes for each warp that multiplies, 64 bytes of a column, and the rows that
+// they meet.  They go on from item to item, so that reading never pauses.  Scales have a smaller
+// ring of their own behind them.
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <limits>
 #include <memory>
@@ -39,8 +41,6 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
-static_assert(few_rows_tile(1 << 20) == kMostRows);
-
 Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w) {
   const auto& activation = gemm.a.activation;
   const KernelChoice choice{w.code, w.scale_dtype, tile_rows,
@@ -50,7 +50,6 @@ Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w)
   return gemm.a.values.dtype() == DType::kF16 ? f16_kernels(choice) : bf16_kernels(choice);
 }
 
-constexpr int kMostShift = std::countr_zero(static_cast<unsigned>(kGroups));  // of teams
 // How blocks lie on the SMs.
 struct Layout {
   int blocks = 1;  // per SM
@@ -72,10 +71,11 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
   constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
-  const int team_bytes = kColumns * rows * int{sizeof(float)};
+  const Block block = block_of(rows);
+  const int team_bytes = block.columns() * rows * int{sizeof(float)};
   const int sum_bytes = team_bytes - (team_bytes >> team_shift);
   p.team_shift = team_shift;
-  p.across = (p.n + (kColumns >> team_shift) - 1) / (kColumns >> team_shift);
+  p.across = ceil_div(p.n, block.columns() >> team_shift);
   p.steps = (p.k + k - 1) / k;
   p.others_k = k - slabs * kSlab;
   p.team_k = static_cast<uint32_t>(k);
@@ -86,9 +86,9 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
     p.chunk_steps = std::max(1, chunk / k);
     p.chunk_k = p.chunk_steps * k;
     p.scale_bytes = std::max(kChunkBytes, (k >> p.scale_shift) * scale_size);
-    p.scale_slot_bytes = (kColumns >> team_shift) * p.scale_bytes;
+    p.scale_slot_bytes = (block.columns() >> team_shift) * p.scale_bytes;
   }
-  p.stage_bytes = kCodeBytes + rows * k * int{sizeof(BFloat16)};
+  p.stage_bytes = block.code_bytes() + rows * k * int{sizeof(BFloat16)};
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
   p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
   const auto slots = [&] {
@@ -120,7 +120,7 @@ Layout choose_layout(const ExpertGemm& gemm, int tile_rows, bool may_pair, Args&
   const int blocks = may_pair && has_short_items ? 2 : 1;
   int best = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int shift = 0; shift <= kMostShift; ++shift) {
+  for (int shift = 0; 1 << shift <= block_of(tile_rows).most_teams; ++shift) {
     lay_out(p, tile_rows, blocks, shift);
     const int64_t steps = ceil_div(tiles * p.across, blocks * sms) * p.steps;
     if (p.num_stages >= kFewestStages && steps <= least / 3 * 2) {
@@ -155,7 +155,8 @@ std::shared_ptr<void> order_rows(
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   CUtensorMap* map = p.x;
-  for (int rows = fewest_multiplied(p.w.code, tile_rows); rows <= tile_rows; rows += kEight) {
+  for (int rows = fewest_multiplied(p.w.code, tile_rows); rows <= tile_rows;
+       rows += block_of(tile_rows).rows_step) {
     *map++ = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
                              {{kTileRowBytes, 1, kTileRowBytes},
                               {num_rows, row_bytes, rows},
@@ -194,21 +195,22 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   const Layout layout = choose_layout(gemm, plan.tile_rows, kernels.gemm_of_pair != nullptr, p);
   const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
-  p.codes = make_tensor_map(
-      codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
-      {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, kColumns >> p.team_shift}});
+  const int block_columns = block_of(plan.tile_rows).columns() >> p.team_shift;
+  p.codes =
+      make_tensor_map(codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
+                      {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, block_columns}});
   if (p.scale_slots > 0) {
     const int64_t scale_bytes = p.w.scale_cols * int64_t{bits(p.w.scale_dtype) / 8};
-    p.scales = make_tensor_map(
-        p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
-        {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, kColumns >> p.team_shift}});
+    p.scales =
+        make_tensor_map(p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
+                        {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, block_columns}});
   }
   const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, kernels.order, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const GemmKernel kernel = layout.blocks == 2 ? kernels.gemm_of_pair : kernels.gemm;
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel),
                      static_cast<int64_t>(layout.shared_bytes));
-  launch_early("few_rows_gemm_kernel", kernel, grid, threads_of(plan.tile_rows),
+  launch_early("few_rows_gemm_kernel", kernel, grid, block_of(plan.tile_rows).threads(),
                layout.shared_bytes, as_stream(on.native_handle()), p);
 }
 

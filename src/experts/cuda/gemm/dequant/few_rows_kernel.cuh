@@ -17,8 +17,10 @@ namespace moebius::cuda::few_rows {
 
 // D: a Decoding.
 template <typename D, int kRows, int kBlocks = 1>
-static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
+static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
     few_rows_gemm_kernel(const __grid_constant__ Args p) {
+  constexpr Block kBlock = block_of(kRows);
+  constexpr int kWarps = kBlock.warps();
   __shared__ TileStarts starts;
   __shared__ Barriers barriers;
   __shared__ Place places[kMostPlaces];
@@ -38,11 +40,11 @@ static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
   }
   // The kernel ahead orders rows.  It began after the sizes of groups were complete.
   constexpr bool kGivesRegisters = kRows > kMmaRows;
-  find_tiles<threads_of(kRows)>(p.rows, kRows, starts);
+  find_tiles<kBlock.threads()>(p.rows, kRows, starts);
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp >= kWarps) {
     if constexpr (kGivesRegisters) {
-      ptx::fewer_registers<kFillerRegisters>();
+      ptx::fewer_registers<kBlock.filler_registers>();
     }
     if (warp == kWarps && ptx::elect_one()) {
       Filler<D::kCode, kRows> filler(p, starts, stages, barriers, places);
@@ -52,7 +54,7 @@ static __global__ void __launch_bounds__(threads_of(kRows), kBlocks)
     }
   } else {
     if constexpr (kGivesRegisters) {
-      ptx::more_registers<kWorkerRegisters>();
+      ptx::more_registers<kBlock.worker_registers>();
     }
     ptx::await_kernel_before();
     auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
@@ -74,6 +76,12 @@ Kernels kernels_of(const KernelChoice& choice) {
                  : rows == 32 ? few_rows_gemm_kernel<D, 32>
                  : rows == 48 ? few_rows_gemm_kernel<D, 48>
                               : few_rows_gemm_kernel<D, 64>;
+  if constexpr (D::kHasLargeTiles) {
+    if (rows > kSmallFewRowsTile) {
+      kernels.gemm = rows == kMediumFewRowsTile ? few_rows_gemm_kernel<D, kMediumFewRowsTile>
+                                                : few_rows_gemm_kernel<D, kLargeFewRowsTile>;
+    }
+  }
   // Why no others: int4, and sums that are scaled, would keep some registers in memory.
   if constexpr (D::kCode == Code::kE2M1 && D::kFolds) {
     kernels.gemm_of_pair = rows <= kMmaRows ? few_rows_gemm_kernel<D, kMmaRows, 2> : nullptr;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/cuda/ptx.cuh"
+#include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/cuda/gemm/tile_walk.cuh"
 #include "experts/cuda/gemm/weight_values.h"
 
@@ -19,25 +20,14 @@ using quant::Code;
 
 inline constexpr unsigned kAll = 0xffffffffu;
 inline constexpr int kWarp = 32;
-inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
-inline constexpr int kGroups = 4;      // warpgroups that multiply
-inline constexpr int kWarps = kGroups * kGroupWarps;
-inline constexpr int kMmaRows = 16;  // the most rows of a tile that warps multiply by themselves
-
-// The threads of a block for tiles of so many rows.  One warp more than those that multiply
-// requests stages.  Warpgroups want registers: 640 threads begin with 96 each, and what a fifth
-// warpgroup gives up, the others take.
-constexpr int threads_of(int tile_rows) {
-  return (tile_rows <= kMmaRows ? kWarps + 1 : kWarps + kGroupWarps) * kWarp;
-}
-inline constexpr int kFillerRegisters = 32;
-inline constexpr int kWorkerRegisters = 112;
+inline constexpr int kEight = 8;
+inline constexpr int kGroupWarps = 4;   // warps of a warpgroup
+inline constexpr int kMmaRows = 16;     // the most rows of a tile that warps multiply by themselves
+inline constexpr int kMostNumbers = 8;  // of rows by which the tiles of a kernel are multiplied
 
 inline constexpr int kOwn = 16;  // columns of a warp
 inline constexpr int kGroupColumns = kOwn * kGroupWarps;
-inline constexpr int kColumns = kGroupColumns * kGroups;  // of a block that is one team
-inline constexpr int kMostRows = 64;                      // of a tile
-inline constexpr int kSlab = 32;                          // elements of k, for two products
+inline constexpr int kSlab = 32;        // elements of k, for two products
 inline constexpr int kChunkBytes = 16;  // of scales of a column, see few_rows_scales.cuh
 inline constexpr int kMostStages = 11;
 inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has scales of its own
@@ -46,23 +36,48 @@ inline constexpr int kFewestStages = 4;
 // Rows of a stage are tiles of 64 elements of k, swizzled as TMA does it for 128 bytes.  They come
 // in one box, which has as many rows as are multiplied.
 inline constexpr int kTileRowBytes = 128;
-inline constexpr int kEight = 8;
 
-// Codes of a stage: 64 columns for each warpgroup, swizzled as TMA does it for 64 bytes.
+// Codes of a stage: 64 columns for each warpgroup that multiplies, swizzled as TMA does it for 64
+// bytes.
 inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
-inline constexpr int kCodeBytes = kGroups * kBoxBytes;
+
+// A block for tiles of up to `tile_rows` rows.  Few warps, with many registers each, have the sums
+// of large tiles.
+struct Block {
+  int tile_rows;
+  int groups;            // warpgroups that multiply
+  int most_teams;        // of groups that take turns along k
+  int worker_registers;  // of their threads
+  int filler_registers;  // of the others
+  int rows_step;         // a tile is multiplied by a multiple of so many rows
+
+  constexpr int warps() const { return groups * kGroupWarps; }
+  // One warp more than those that multiply requests stages.  Warpgroups want registers: all threads
+  // begin with as many, and what the last warpgroup gives up, the others take.
+  constexpr int threads() const {
+    return (tile_rows <= kMmaRows ? warps() + 1 : warps() + kGroupWarps) * kWarp;
+  }
+  constexpr int columns() const { return groups * kGroupColumns; }  // if it is one team
+  constexpr int code_bytes() const { return groups * kBoxBytes; }   // of a stage
+};
+constexpr Block block_of(int tile_rows) {
+  return tile_rows <= kSmallFewRowsTile    ? Block{tile_rows, 4, 4, 112, 32, kEight}
+         : tile_rows <= kMediumFewRowsTile ? Block{tile_rows, 3, 1, 152, 40, 4 * kEight}
+                                           : Block{tile_rows, 2, 1, 232, 40, 4 * kEight};
+}
 
 // Says whether warpgroups have a loop over k for each number of rows that they multiply by, instead
 // of a branch at the products.  Registers suffice for two such loops.
 __host__ __device__ constexpr bool has_loop_per_number(Code code) {
   return code == Code::kU4;
 }
-// A tile is multiplied by a multiple of eight rows, and by at least so many.
+// A tile is multiplied by a multiple of Block::rows_step, and by at least so many rows.
 __host__ __device__ constexpr int fewest_multiplied(Code code, int tile_rows) {
-  return tile_rows <= kMmaRows       ? kEight
-         : has_loop_per_number(code) ? tile_rows - kEight
-                                     : tile_rows / 2;
+  return tile_rows <= kMmaRows           ? kEight
+         : tile_rows > kSmallFewRowsTile ? kSmallFewRowsTile
+         : has_loop_per_number(code)     ? tile_rows - kEight
+                                         : tile_rows / 2;
 }
 
 // A step of a team along k.
@@ -73,7 +88,8 @@ struct Step {
   static constexpr int kK = kSlabs * kSlab;
   // Returns by how many rows a tile that has `rows` is multiplied.
   __device__ __forceinline__ static int multiplied(int rows) {
-    return max((rows + kEight - 1) / kEight * kEight, fewest_multiplied(kCode, kRows));
+    constexpr int kBy = block_of(kRows).rows_step;
+    return max((rows + kBy - 1) / kBy * kBy, fewest_multiplied(kCode, kRows));
   }
 };
 
@@ -86,13 +102,13 @@ constexpr bool is_by_chunks(Code code, bool folds) {
 }
 
 struct Args : GemmArgs {
-  CUtensorMap codes;                  // [G N, bytes of K], boxes of a team's columns x kStepBytes
-  CUtensorMap x[kMostRows / kEight];  // ordered rows [M, K], in boxes of the rows multiplied
-  CUtensorMap scales;    // [G N, bytes of scales], boxes of a team's columns x scale_bytes
-  const int32_t* index;  // of rows, see RowOperand; nullptr: none
-  int across;            // blocks of columns
-  int steps;             // of each team
-  int team_shift;        // 1 << team_shift teams
+  CUtensorMap codes;            // [G N, bytes of K], boxes of a team's columns x kStepBytes
+  CUtensorMap x[kMostNumbers];  // ordered rows [M, K], in boxes of the rows multiplied
+  CUtensorMap scales;           // [G N, bytes of scales], boxes of a team's columns x scale_bytes
+  const int32_t* index;         // of rows, see RowOperand; nullptr: none
+  int across;                   // blocks of columns
+  int steps;                    // of each team
+  int team_shift;               // 1 << team_shift teams
   int num_stages;
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale

@@ -35,8 +35,8 @@ class Worker {
     const int chunk = (D::kByChunks ? part_ : lane_ / 8) ^ (own / 2 % 4);
     codes_ = stages_ + static_cast<uint32_t>(group_ * kBoxBytes + own * kStepBytes + chunk * 16);
     const int row = lane_ % 8;
-    rows_ =
-        stages_ + static_cast<uint32_t>(kCodeBytes + row * kTileRowBytes + (lane_ / 8 ^ row) * 16);
+    rows_ = stages_ + static_cast<uint32_t>(kBlock.code_bytes() + row * kTileRowBytes +
+                                            (lane_ / 8 ^ row) * 16);
   }
 
   __device__ void run(int num_items) {
@@ -69,7 +69,9 @@ class Worker {
  private:
   using S = Step<D::kCode, kRows>;
   using Sums = float[kRows / 2];
+  static constexpr Block kBlock = block_of(kRows);
   static constexpr bool kByWarps = kRows <= kMmaRows;
+  static constexpr bool kIsLarge = kRows > kSmallFewRowsTile;
   static constexpr bool kFolds = D::kFolds;
   static constexpr int kFewest = fewest_multiplied(D::kCode, kRows);
   // Scales of sums usually change before these slabs of a step (Scales::ends), which has a loop of
@@ -176,7 +178,7 @@ class Worker {
                                                  bool accumulates) const {
     if constexpr (kN > kLeast) {
       if (rows_multiplied_ < kN) {
-        multiply_slabs<kN - kEight, kLeast>(all, elements, first, rows, accumulates);
+        multiply_slabs<kN - kBlock.rows_step, kLeast>(all, elements, first, rows, accumulates);
         return;
       }
     }
@@ -211,12 +213,14 @@ class Worker {
     constexpr bool kLoopPerNumber = has_loop_per_number(D::kCode);
     if constexpr (kLoopPerNumber && kN > kFewest) {
       if (rows_multiplied_ < kN) {
-        multiply_together<kN - kEight>(goes_on, result);
+        multiply_together<kN - kBlock.rows_step>(goes_on, result);
         return;
       }
     }
     constexpr int kLeast = kLoopPerNumber ? kN : kFewest;
-    if (kFolds || scales_.ends() == kUsualEnds) {
+    if constexpr (kFolds || kIsLarge) {
+      multiply<kN, kLeast, kUsualEnds>(goes_on, result);
+    } else if (scales_.ends() == kUsualEnds) {
       multiply<kN, kLeast, kUsualEnds>(goes_on, result);
     } else {
       multiply<kN, kLeast, kAnyEnds>(goes_on, result);
@@ -228,7 +232,8 @@ class Worker {
   __device__ __forceinline__ void multiply(bool goes_on, Sums& result) {
     // Slabs that are decoded and multiplied together: either as many of a step as registers hold,
     // while other warpgroups multiply, or one while the one before is multiplied.
-    constexpr bool kTogether = kFolds || (D::kCode == Code::kU4 && kEnds == kUsualEnds);
+    constexpr bool kTogether =
+        !kIsLarge && (kFolds || (D::kCode == Code::kU4 && kEnds == kUsualEnds));
     constexpr int kUnit = !kTogether ? 1 : kFolds || kRows <= 48 ? S::kSlabs : S::kSlabs / 2;
     constexpr int kUnits = kTogether ? 1 : 2;  // in registers
     Sums sums = {};
@@ -245,7 +250,7 @@ class Worker {
 #pragma unroll 1
       for (; step < chunk_end; ++step) {
         const uint32_t rows =
-            ptx::wgmma_descriptor_low(stages_ + kCodeBytes +
+            ptx::wgmma_descriptor_low(stages_ + kBlock.code_bytes() +
                                       static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
             team_ * (S::kSlabs / 2) * tile;
         bool is_special = D::kSkipsZeros && !scales_.subtracts();
@@ -434,14 +439,14 @@ class Worker {
     const auto at = [&](int team, int j) -> float& {
       return own[(((team - 1) * side_by_side_ + beside_) * (kRows / 2) + j) * kGroupThreads];
     };
-    ptx::barrier_sync<kWarps * kWarp>(kBarrier);  // those of the item before have been read
+    ptx::barrier_sync<kBlock.warps() * kWarp>(kBarrier);  // those of the item before have been read
     if (team_ > 0) {
 #pragma unroll
       for (int j = 0; j < kRows / 2; ++j) {
         at(team_, j) = sums[j];
       }
     }
-    ptx::barrier_sync<kWarps * kWarp>(kBarrier);
+    ptx::barrier_sync<kBlock.warps() * kWarp>(kBarrier);
     if (team_ == 0) {
 #pragma unroll 1
       for (int team = 1; team < 1 << p_.team_shift; ++team) {
@@ -564,7 +569,7 @@ class Worker {
   int group_ = warp_ / kGroupWarps;
   int quad_ = lane_ / 4;  // its columns are quad_ and quad_ + 8 of the warp's
   int part_ = lane_ % 4;  // which eight of every slab it has
-  int side_by_side_ = kGroups >> p_.team_shift;  // warpgroups of a team
+  int side_by_side_ = kBlock.groups >> p_.team_shift;  // warpgroups of a team
   int team_ = group_ / side_by_side_;
   int beside_ = group_ % side_by_side_;  // the place of the warpgroup in its team
   int warp_column_;
