@@ -146,17 +146,23 @@ using WgmmaRows = const uint32_t (&)[4];
 template <int kN>
 struct Wgmma;
 
-template <>
-struct Wgmma<16> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n16", 8, "%8, %9, %10, %11", "12", "13")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n16", 8, "%8, %9, %10, %11", "12", "13")
-};
-
-template <>
-struct Wgmma<24> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n24", 12, "%12, %13, %14, %15", "16", "17")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n24", 12, "%12, %13, %14, %15", "16", "17")
-};
+// Products whose A is always in registers.
+#define MOEBIUS_WGMMA_OF_REGISTERS(n, count, a, b, p)       \
+  template <>                                               \
+  struct Wgmma<n> {                                         \
+    MOEBIUS_WGMMA_BF16_REGISTERS("m64n" #n, count, a, b, p) \
+    MOEBIUS_WGMMA_F16_REGISTERS("m64n" #n, count, a, b, p)  \
+  };
+MOEBIUS_WGMMA_OF_REGISTERS(16, 8, "%8, %9, %10, %11", "12", "13")
+MOEBIUS_WGMMA_OF_REGISTERS(24, 12, "%12, %13, %14, %15", "16", "17")
+MOEBIUS_WGMMA_OF_REGISTERS(40, 20, "%20, %21, %22, %23", "24", "25")
+MOEBIUS_WGMMA_OF_REGISTERS(48, 24, "%24, %25, %26, %27", "28", "29")
+MOEBIUS_WGMMA_OF_REGISTERS(56, 28, "%28, %29, %30, %31", "32", "33")
+MOEBIUS_WGMMA_OF_REGISTERS(96, 48, "%48, %49, %50, %51", "52", "53")
+MOEBIUS_WGMMA_OF_REGISTERS(160, 80, "%80, %81, %82, %83", "84", "85")
+MOEBIUS_WGMMA_OF_REGISTERS(192, 96, "%96, %97, %98, %99", "100", "101")
+MOEBIUS_WGMMA_OF_REGISTERS(224, 112, "%112, %113, %114, %115", "116", "117")
+#undef MOEBIUS_WGMMA_OF_REGISTERS
 
 template <>
 struct Wgmma<32> {
@@ -166,24 +172,6 @@ struct Wgmma<32> {
   MOEBIUS_WGMMA_F16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_S8("m64n32", 16, "16", "17", "18")
-};
-
-template <>
-struct Wgmma<40> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n40", 20, "%20, %21, %22, %23", "24", "25")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n40", 20, "%20, %21, %22, %23", "24", "25")
-};
-
-template <>
-struct Wgmma<48> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
-};
-
-template <>
-struct Wgmma<56> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n56", 28, "%28, %29, %30, %31", "32", "33")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n56", 28, "%28, %29, %30, %31", "32", "33")
 };
 
 template <>
@@ -197,36 +185,12 @@ struct Wgmma<64> {
 };
 
 template <>
-struct Wgmma<96> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n96", 48, "%48, %49, %50, %51", "52", "53")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n96", 48, "%48, %49, %50, %51", "52", "53")
-};
-
-template <>
 struct Wgmma<128> {
   MOEBIUS_WGMMA_BF16_REGISTERS("m64n128", 64, "%64, %65, %66, %67", "68", "69")
   MOEBIUS_WGMMA_F16_REGISTERS("m64n128", 64, "%64, %65, %66, %67", "68", "69")
   MOEBIUS_WGMMA_BF16("m64n128", 64, "64", "65", "66")
   MOEBIUS_WGMMA_F16("m64n128", 64, "64", "65", "66")
   MOEBIUS_WGMMA_E4M3("m64n128", 64, "64", "65", "66")
-};
-
-template <>
-struct Wgmma<160> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n160", 80, "%80, %81, %82, %83", "84", "85")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n160", 80, "%80, %81, %82, %83", "84", "85")
-};
-
-template <>
-struct Wgmma<192> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n192", 96, "%96, %97, %98, %99", "100", "101")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n192", 96, "%96, %97, %98, %99", "100", "101")
-};
-
-template <>
-struct Wgmma<224> {
-  MOEBIUS_WGMMA_BF16_REGISTERS("m64n224", 112, "%112, %113, %114, %115", "116", "117")
-  MOEBIUS_WGMMA_F16_REGISTERS("m64n224", 112, "%112, %113, %114, %115", "116", "117")
 };
 
 template <>
@@ -262,8 +226,16 @@ struct Wgmma<256> {
 #undef MOEBIUS_REGISTERS_28
 #undef MOEBIUS_SUMS_32
 #undef MOEBIUS_REGISTERS_32
+#undef MOEBIUS_SUMS_48
+#undef MOEBIUS_REGISTERS_48
 #undef MOEBIUS_SUMS_64
 #undef MOEBIUS_REGISTERS_64
+#undef MOEBIUS_SUMS_80
+#undef MOEBIUS_REGISTERS_80
+#undef MOEBIUS_SUMS_96
+#undef MOEBIUS_REGISTERS_96
+#undef MOEBIUS_SUMS_112
+#undef MOEBIUS_REGISTERS_112
 #undef MOEBIUS_SUMS_128
 #undef MOEBIUS_REGISTERS_128
 
