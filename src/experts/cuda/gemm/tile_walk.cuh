@@ -88,7 +88,7 @@ __device__ __forceinline__ TilePlace find_tile(const RowGroups& rows,
 __device__ __forceinline__ TilePlace find_even_tile(const RowGroups& rows,
                                                     const TileStarts& starts,
                                                     int tile) {
-  TilePlace place = find_tile(rows, starts, tile, 0);
+  TilePlace place = find_tile(rows, starts, tile, 0);  // which begins with the group
   const int first = starts.before[place.group];
   const int tiles = starts.before[place.group + 1] - first;
   const int all = static_cast<int>(place.end - place.begin);

@@ -66,13 +66,12 @@ bool brings_scales(const Args& p) {
 }
 
 // Lays out teams and stages, for so many blocks per SM.
-Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
+Layout lay_out(Args& p, const Block& block, int blocks, int team_shift) {
   constexpr int kSharedBytes = 222 << 10;   // of stages and sums
   constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
-  const Block block = block_of(rows);
-  const int team_bytes = block.columns() * rows * int{sizeof(float)};
+  const int team_bytes = block.columns() * block.tile_rows * int{sizeof(float)};
   const int sum_bytes = team_bytes - (team_bytes >> team_shift);
   p.team_shift = team_shift;
   p.across = ceil_div(p.n, block.columns() >> team_shift);
@@ -88,7 +87,7 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
     p.scale_bytes = std::max(kChunkBytes, (k >> p.scale_shift) * scale_size);
     p.scale_slot_bytes = (block.columns() >> team_shift) * p.scale_bytes;
   }
-  p.stage_bytes = block.code_bytes() + rows * k * int{sizeof(BFloat16)};
+  p.stage_bytes = block.code_bytes() + block.tile_rows * k * int{sizeof(BFloat16)};
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
   p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
   const auto slots = [&] {
@@ -109,32 +108,32 @@ Layout lay_out(Args& p, int rows, int blocks, int team_shift) {
 // Two blocks per SM are chosen where items are short and more than SMs: one multiplies while an
 // item of the other ends and the next begins.
 // `may_pair`: there is a kernel for two.
-Layout choose_layout(const ExpertGemm& gemm, int tile_rows, bool may_pair, Args& p) {
+Layout choose_layout(const ExpertGemm& gemm, const Block& block, bool may_pair, Args& p) {
   constexpr int kShortSteps = 16;
   const int64_t groups = gemm.rows.num_groups;
   const int64_t rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
-  const int64_t tiles = std::min(rows, groups) * ceil_div(ceil_div(rows, groups), tile_rows);
+  const int64_t tiles = std::min(rows, groups) * ceil_div(ceil_div(rows, groups), block.tile_rows);
   const int64_t sms = num_sms(gemm.out.device().index);
-  lay_out(p, tile_rows, 1, 0);
+  lay_out(p, block, 1, 0);
   const bool has_short_items = p.steps <= kShortSteps && tiles * p.across > sms;
   const int blocks = may_pair && has_short_items ? 2 : 1;
   int best = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int shift = 0; 1 << shift <= block_of(tile_rows).most_teams; ++shift) {
-    lay_out(p, tile_rows, blocks, shift);
+  for (int shift = 0; 1 << shift <= block.most_teams; ++shift) {
+    lay_out(p, block, blocks, shift);
     const int64_t steps = ceil_div(tiles * p.across, blocks * sms) * p.steps;
     if (p.num_stages >= kFewestStages && steps <= least / 3 * 2) {
       best = shift;
       least = steps;
     }
   }
-  return lay_out(p, tile_rows, blocks, best);
+  return lay_out(p, block, blocks, best);
 }
 
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
 // their memory.
 std::shared_ptr<void> order_rows(
-    const ExpertGemm& gemm, int tile_rows, OrderKernel kernel, Args& p, const Stream& on) {
+    const ExpertGemm& gemm, const Block& block, OrderKernel kernel, Args& p, const Stream& on) {
   const int index = on.device().index;
   const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
   const int width = (p.k + step - 1) / step * step;
@@ -155,8 +154,8 @@ std::shared_ptr<void> order_rows(
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   CUtensorMap* map = p.x;
-  for (int rows = fewest_multiplied(p.w.code, tile_rows); rows <= tile_rows;
-       rows += block_of(tile_rows).rows_step) {
+  for (int rows = fewest_multiplied(p.w.code, block.tile_rows); rows <= block.tile_rows;
+       rows += block.rows_step) {
     *map++ = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
                              {{kTileRowBytes, 1, kTileRowBytes},
                               {num_rows, row_bytes, rows},
@@ -192,10 +191,11 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   const int64_t columns = codes.dim(0) * codes.dim(1);
   const Kernels kernels = find_kernels(gemm, plan.tile_rows, p.w);
   assert(kernels.gemm != nullptr);
-  const Layout layout = choose_layout(gemm, plan.tile_rows, kernels.gemm_of_pair != nullptr, p);
+  const Block block = block_of(plan.tile_rows);
+  const Layout layout = choose_layout(gemm, block, kernels.gemm_of_pair != nullptr, p);
   const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
-  const int block_columns = block_of(plan.tile_rows).columns() >> p.team_shift;
+  const int block_columns = block.columns() >> p.team_shift;
   p.codes =
       make_tensor_map(codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
                       {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, block_columns}});
@@ -205,13 +205,13 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
         make_tensor_map(p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
                         {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, block_columns}});
   }
-  const std::shared_ptr<void> x = order_rows(gemm, plan.tile_rows, kernels.order, p, on);
+  const std::shared_ptr<void> x = order_rows(gemm, block, kernels.order, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const GemmKernel kernel = layout.blocks == 2 ? kernels.gemm_of_pair : kernels.gemm;
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel),
                      static_cast<int64_t>(layout.shared_bytes));
-  launch_early("few_rows_gemm_kernel", kernel, grid, block_of(plan.tile_rows).threads(),
-               layout.shared_bytes, as_stream(on.native_handle()), p);
+  launch_early("few_rows_gemm_kernel", kernel, grid, block.threads(), layout.shared_bytes,
+               as_stream(on.native_handle()), p);
 }
 
 }  // namespace moebius::cuda

@@ -86,6 +86,8 @@ struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
+  static_assert((kRows - fewest_multiplied(kCode, kRows)) / block_of(kRows).rows_step <
+                kMostNumbers);
   // Returns by how many rows a tile that has `rows` is multiplied.
   __device__ __forceinline__ static int multiplied(int rows) {
     constexpr int kBy = block_of(kRows).rows_step;
