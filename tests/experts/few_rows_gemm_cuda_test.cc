@@ -132,7 +132,7 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
         gemm.a.divides = true;
         general_gemm(gemm, stream_);
         const Tensor expected = here(gemm.out);
-        gemm.out = there(Tensor::zeros({num_rows, 130}, dtype, Device::cpu()));
+        gemm.out = room({num_rows, 130}, dtype);
         few_rows_gemm(gemm, plan_of(gemm), stream_);
         expect_near(expected, convert(here(gemm.out), DType::kF32),
                     dtype == DType::kBF16 ? 4e-3f : 5e-4f);
@@ -153,7 +153,7 @@ TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(moebius::name(dtype));
     ExpertGemm gemm = gemm_of(w, sizes, /*is_batched=*/false);
-    gemm.out = there(Tensor::zeros({21, kN}, dtype, Device::cpu()));
+    gemm.out = room({21, kN}, dtype);
     few_rows_gemm(gemm, plan_of(gemm), stream_);
     const Tensor expected = here(gemm.out);
 
