@@ -76,9 +76,6 @@ std::vector<Case> make_cases(int64_t groups, uint32_t seed) {
 
 class DecodingGemmTest : public HopperTest {
  protected:
-  Tensor room(const Shape& shape, DType dtype) const {
-    return there(Tensor::zeros(shape, dtype, Device::cpu()));
-  }
   void bring(Case& c) {
     for (Tensor* tensor : {&c.w.values, &c.w.quant.scale, &c.w.quant.zero_point,
                            &c.w.quant.alpha_or_gscale, &c.w.quant.bias, &c.a.scale}) {

@@ -232,6 +232,23 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
 }
 
 // f16 has too few exponents for the scales of mx formats, so sums of their blocks are scaled.
+TEST(GemmPlan, CodesOfE2m1ArePackedWhereFewRowsOfBf16MeetThem) {
+  const auto packs = [](const GemmDesc& desc, int major = 9) {
+    return packs_codes(desc, gpu_of(major));
+  };
+  GemmDesc mxfp4 = coded(weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0));
+  GemmDesc nvfp4 = coded(weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3));
+  EXPECT_TRUE(packs(mxfp4));
+  EXPECT_TRUE(packs(nvfp4));
+  EXPECT_FALSE(packs(mxfp4, 8));
+  EXPECT_FALSE(packs(coded(weights_in(QuantFormat::kInt4, 128))));
+  EXPECT_FALSE(packs(plain(DType::kBF16)));
+  nvfp4.rows.dtype = DType::kF16;
+  EXPECT_FALSE(packs(nvfp4));
+  mxfp4.weights.k = kK + 16;
+  EXPECT_FALSE(packs(mxfp4));
+}
+
 TEST(GemmPlan, ScalesOfMxStayApartFromElementsInF16) {
   const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   EXPECT_EQ(decoded_blocks(mxfp4, DType::kBF16), 0);

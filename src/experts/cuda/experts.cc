@@ -26,6 +26,7 @@
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/activation/activation_codes.h"
 #include "experts/cuda/call_buffers.h"
+#include "experts/cuda/gemm/dequant/pack_codes.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/limits.h"
 #include "experts/cuda/lora/lora.h"
@@ -60,6 +61,12 @@ class CudaExperts final : public ExpertsBase {
         gemm1_(gemm1_desc()),
         gemm2_(gemm2_desc()),
         gpu_(cuda_device_info(device_.index)) {
+    if (desc_.weight_memory == WeightMemory::kOwned) {
+      w1_.is_packed = packs_codes(gemm1_, gpu_);
+      w2_.is_packed = packs_codes(gemm2_, gpu_);
+      pack(true, true, stream);
+      stream.synchronize();  // calls may come on other streams
+    }
     // These traits follow from plans for many rows, not from what a call brings, since ranks must
     // agree on them.  A call that decodes weights ahead awaits all rows; calls of fewer rows take
     // them as they arrive.
@@ -90,6 +97,19 @@ class CudaExperts final : public ExpertsBase {
   }
 
  private:
+  void repack(const ExpertWeights& weights, const Stream& stream) override {
+    pack(weights.w1.defined(), weights.w2.defined(), stream);
+  }
+  // Packs the weights that have just been written and that are kept so.
+  void pack(bool has_w1, bool has_w2, const Stream& stream) const {
+    if (has_w1 && w1_.is_packed) {
+      pack_codes(w1_.values, stream);
+    }
+    if (has_w2 && w2_.is_packed) {
+      pack_codes(w2_.values, stream);
+    }
+  }
+
   int64_t scratch_bytes(int64_t rows) const override { return row_plan(rows, 0)->scratch_bytes; }
 
   void run(const ExpertsInput& input,

@@ -59,6 +59,7 @@ struct WeightOperand {
   QuantDesc quant;           // its tensors on the GPU; bias f32
   int64_t gate_rows = 0;     // see dequantize_weight_rows
   Tensor activation_gscale;  // see dequantize_weight_rows
+  bool is_packed = false;    // by pack_codes(); then rows are bf16
   // Of `values`; nullptr: a call makes what it needs.
   std::shared_ptr<const WeightMaps> maps = {};
 };

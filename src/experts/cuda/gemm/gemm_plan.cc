@@ -310,6 +310,12 @@ bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
 
 }  // namespace
 
+bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
+  const WeightFacts& w = desc.weights;
+  return w.format && quant::code_of(*w.format) == quant::Code::kE2M1 &&
+         desc.rows.dtype == DType::kBF16 && refusal_of_few_rows(desc, gpu) == nullptr;
+}
+
 std::string_view name(Multiplier multiplier) {
   return kNames[static_cast<size_t>(multiplier)];
 }

@@ -196,6 +196,9 @@ inline constexpr int64_t kMostFetchedFrom = int64_t{1} << 30;
 inline constexpr int64_t kFetchingGroups = 4;
 inline constexpr int64_t kMostFetchedRows = 64;
 
+// Whether experts keep the codes of such weights packed (dequant/pack_codes.h) where the memory is
+// their own.  So they do where kernels of few rows decode e2m1 to bf16.
+bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu);
 // Plans for as many rows as are expected of all groups together.  A pure function.  Throws
 // Unsupported where desc.forced names a kernel that refuses.
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows);

@@ -20,6 +20,7 @@ WeightArgs weight_args(const WeightOperand& w) {
   }
   args.is_coded = true;
   args.code = quant::code_of(*desc.format);
+  args.is_packed = w.is_packed;
   args.scale = desc.scale.raw();
   args.scale_dtype = desc.scale.dtype();
   // Zero points of int8 count from -128 like the unsigned code (QuantDesc::zero_point).

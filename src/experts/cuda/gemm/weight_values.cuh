@@ -4,6 +4,7 @@
 // How kernels read elements and scales of the operands of an expert GEMM.
 #pragma once
 
+#include "experts/cuda/gemm/dequant/packed_e2m1.cuh"
 #include "experts/cuda/gemm/weight_values.h"
 #include "moebius/float_types.h"
 #include "quant/cuda/elements.cuh"
@@ -66,15 +67,18 @@ __device__ __forceinline__ float weight_zero_point(const WeightArgs& w, int64_t 
 }
 
 // The codes of elements [k, k + kPack) of a row; those behind its end are 0.
-__device__ __forceinline__ uint32_t load_pack(quant::Code code,
-                                              const uint8_t* row,
-                                              int k,
-                                              int64_t row_bytes) {
+__device__ __forceinline__ uint32_t load_pack(const WeightArgs& w, const uint8_t* row, int k) {
+  if (w.is_packed) {
+    const int64_t at = int64_t{k / kVector} * int64_t{sizeof(uint32_t)};
+    const uint32_t packed = at < w.row_bytes ? *reinterpret_cast<const uint32_t*>(row + at) : 0;
+    return packed_e2m1::unpacked(packed) >> k % kVector * 4;
+  }
+  const quant::Code code = w.code;
   const int bytes = quant::code_bits(code) * kPack / 8;
   const int64_t first = int64_t{k} * quant::code_bits(code) / 8;
   uint32_t codes = 0;
   for (int i = 0; i < bytes; ++i) {
-    if (first + i < row_bytes) {
+    if (first + i < w.row_bytes) {
       codes |= static_cast<uint32_t>(row[first + i]) << (8 * i);
     }
   }
@@ -93,7 +97,7 @@ __device__ __forceinline__ void weight_pack(
     }
     return;
   }
-  const uint32_t codes = load_pack(w.code, row, k, w.row_bytes);
+  const uint32_t codes = load_pack(w, row, k);
   const int width = quant::code_bits(w.code);
   const int64_t first = scale_row(w, g, n);
   const float factor = w.scale_dtype == DType::kF8E4M3 ? global_factor(w, g, n) : 1.0f;

@@ -17,6 +17,7 @@ struct WeightArgs {
   DType dtype;    // of plain values
   bool is_coded;  // else `code` and all below mean nothing
   quant::Code code;
+  bool is_packed;  // codes lie as packed_e2m1.cuh says
   int64_t row_bytes;
   const void* scale;
   DType scale_dtype;

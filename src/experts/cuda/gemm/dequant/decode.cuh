@@ -5,6 +5,7 @@
 #pragma once
 
 #include "experts/cuda/gemm/dequant/decode_args.h"
+#include "experts/cuda/gemm/dequant/packed_e2m1.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda {
@@ -104,6 +105,26 @@ __device__ __forceinline__ void decode_e2m1(Float16,
   }
 }
 
+// Packed codes (packed_e2m1.cuh).  Why two products: the factor of 2^126 and a scale together may
+// be more than bf16 holds.
+__device__ __forceinline__ void decode_packed_e2m1(uint32_t low,
+                                                   float scale,
+                                                   uint32_t (&words)[4]) {
+  uint32_t pairs[4];
+  packed_e2m1::to_pairs(low, pairs);
+#pragma unroll
+  for (uint32_t& pair : pairs) {
+    const __nv_bfloat162 values =
+        __hmul2(as_pair<__nv_bfloat162>(pair), both(BFloat16{}, 0x1p126f));
+    pair = bits_of(__hmul2(values, both(BFloat16{}, scale)));
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    words[i] = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x5410);
+    words[2 + i] = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x7632);
+  }
+}
+
 // Two bytes of int8 codes, each in the lower half of 16 bits.
 __device__ __forceinline__ uint32_t two_bytes(uint64_t codes, int i) {
   const uint32_t both_words[2] = {static_cast<uint32_t>(codes), static_cast<uint32_t>(codes >> 32)};
@@ -136,12 +157,15 @@ __device__ __forceinline__ void decode_i8(Float16,
   }
 }
 
-// Computes (code - zero_point) * scale in pairs of T, which is exact.
-template <typename T, Code kCode>
+// Computes (code - zero_point) * scale in pairs of T, which is exact.  kIsPacked: see WeightArgs.
+template <typename T, Code kCode, bool kIsPacked = false>
 __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point, float scale) {
   uint32_t words[4];
   if constexpr (kCode == Code::kU4) {
     decode_u4(T{}, static_cast<uint32_t>(codes), zero_point, words);
+  } else if constexpr (kIsPacked) {
+    static_assert(kCode == Code::kE2M1 && std::is_same_v<T, BFloat16>);
+    decode_packed_e2m1(static_cast<uint32_t>(codes), scale, words);
   } else if constexpr (kCode == Code::kE2M1) {
     decode_e2m1(T{}, static_cast<uint32_t>(codes), scale, words);
   } else if constexpr (kCode == Code::kI8) {

@@ -24,7 +24,7 @@ constexpr int kBlocksPerSm = 2;
 constexpr int kHeld = 4;  // vectors of a row that a thread requests at once
 
 // Decodes a group by a row of blocks, to elements of T.
-template <typename T, Code kCode>
+template <typename T, Code kCode, bool kIsPacked>
 __device__ __forceinline__ void decode_group(const DecodeArgs& p,
                                              int group,
                                              int slot,
@@ -59,8 +59,8 @@ __device__ __forceinline__ void decode_group(const DecodeArgs& p,
 #pragma unroll
       for (int h = 0; h < kHeld; ++h) {
         if (first + h * kAcross < num_vectors) {
-          out[first + h * kAcross] = decode_vector<T, kCode>(held[h], zero_point_of(p, of_block[h]),
-                                                             scale_of(p, of_block[h]));
+          out[first + h * kAcross] = decode_vector<T, kCode, kIsPacked>(
+              held[h], zero_point_of(p, of_block[h]), scale_of(p, of_block[h]));
         }
       }
     }
@@ -68,20 +68,20 @@ __device__ __forceinline__ void decode_group(const DecodeArgs& p,
 }
 
 // blockIdx.y counts groups from `first_group` on, and slots.
-template <typename T, Code kCode>
+template <typename T, Code kCode, bool kIsPacked>
 __global__ void __launch_bounds__(kAcross* kDown)
     decode_kernel(const __grid_constant__ DecodeArgs p, RowGroups rows, int first_group) {
   const int slot = static_cast<int>(blockIdx.y);
   const int group = first_group + slot;
   const RowSpan span = group_rows(rows, group);
   if (span.begin < span.end) {
-    decode_group<T, kCode>(p, group, slot, slot);
+    decode_group<T, kCode, kIsPacked>(p, group, slot, slot);
   }
 }
 
 // Decodes the first group that has rows, to slot 0, and clears the counters of a GEMM that decodes
 // the others.
-template <Code kCode>
+template <Code kCode, bool kIsPacked>
 __global__ void __launch_bounds__(kAcross* kDown) decode_first_kernel(
     const __grid_constant__ DecodeArgs p, RowGroups rows, int* counters, int num_counters) {
   if (blockIdx.x == 0) {
@@ -93,9 +93,19 @@ __global__ void __launch_bounds__(kAcross* kDown) decode_first_kernel(
   for (int group = 0; group < rows.num_groups; ++group) {
     const RowSpan span = group_rows(rows, group);
     if (span.begin < span.end) {
-      decode_group<BFloat16, kCode>(p, group, 0, group);
+      decode_group<BFloat16, kCode, kIsPacked>(p, group, 0, group);
       return;
     }
+  }
+}
+
+// Calls fn with the code and with whether it is packed, both as types.
+template <typename Fn>
+void visit_codes(const WeightArgs& w, const Fn& fn) {
+  if (w.is_packed) {
+    fn(quant::Constant<Code::kE2M1>{}, std::true_type{});
+  } else {
+    quant::visit_code(w.code, [&](auto code) { fn(code, std::false_type{}); });
   }
 }
 
@@ -131,10 +141,12 @@ void decode_weights(const ExpertGemm& gemm,
   const int64_t needed = (args.n + kDown - 1) / kDown;
   const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(across, 1, needed)),
                   static_cast<unsigned>(groups));
-  quant::visit_code(args.w.code, [&](auto code) {
+  visit_codes(args.w, [&](auto code, auto is_packed) {
     constexpr Code kCode = decltype(code)::value;
-    const auto kernel = out.b.dtype() == DType::kF16 ? decode_kernel<Float16, kCode>
-                                                     : decode_kernel<BFloat16, kCode>;
+    auto kernel = decode_kernel<BFloat16, kCode, decltype(is_packed)::value>;
+    if constexpr (!decltype(is_packed)::value) {
+      kernel = out.b.dtype() == DType::kF16 ? decode_kernel<Float16, kCode, false> : kernel;
+    }
     kernel<<<grid, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(
         args, gemm.rows, static_cast<int>(first));
   });
@@ -147,8 +159,8 @@ void decode_first_group(const ExpertGemm& gemm, const GroupedGemm& out, const St
   const DecodeArgs args = decode_args(gemm, out);
   const int64_t needed = (args.n + kDown - 1) / kDown;
   const auto blocks = static_cast<unsigned>(std::min(blocks_of(gemm, kBlocksPerSm, index), needed));
-  quant::visit_code(args.w.code, [&](auto code) {
-    decode_first_kernel<decltype(code)::value>
+  visit_codes(args.w, [&](auto code, auto is_packed) {
+    decode_first_kernel<decltype(code)::value, decltype(is_packed)::value>
         <<<blocks, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(
             args, gemm.rows, out.decode_counters.data<int>(),
             static_cast<int>(out.decode_counters.numel()));

@@ -14,6 +14,7 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/mma.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
+#include "experts/cuda/gemm/dequant/packed_e2m1.cuh"
 #include "moebius/float_types.h"
 #include "quant/row_kernels.h"
 
@@ -135,11 +136,14 @@ __device__ __forceinline__ uint32_t folded_e4m3(Float16, uint32_t codes) {
 
 // Says which codes and scales become elements of which type, and how.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
-template <Code kOfCode, typename OfScale, typename T>
+// kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
+template <Code kOfCode, typename OfScale, typename T, bool kPacked = false>
 struct Decoding {
+  static_assert(!kPacked || (kOfCode == Code::kE2M1 && std::is_same_v<T, BFloat16>));
   static constexpr Code kCode = kOfCode;
   using Scale = OfScale;
   using Element = T;
+  static constexpr bool kIsPacked = kPacked;
   static constexpr bool kIsBF16 = std::is_same_v<T, BFloat16>;
   static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
   static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
@@ -187,11 +191,15 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
     }
   } else {
     static_assert(D::kCode == Code::kE2M1);
-    const uint32_t high = words[0] >> 8;
-    pairs[0] = e2m1_low_pair(T{}, words[0]);
-    pairs[1] = e2m1_high_pair(T{}, words[0]);
-    pairs[2] = e2m1_low_pair(T{}, high);
-    pairs[3] = e2m1_high_pair(T{}, high);
+    if constexpr (D::kIsPacked) {
+      packed_e2m1::to_pairs(words[0], pairs);
+    } else {
+      const uint32_t high = words[0] >> 8;
+      pairs[0] = e2m1_low_pair(T{}, words[0]);
+      pairs[1] = e2m1_high_pair(T{}, words[0]);
+      pairs[2] = e2m1_low_pair(T{}, high);
+      pairs[3] = e2m1_high_pair(T{}, high);
+    }
     if constexpr (D::kFolds) {
 #pragma unroll
       for (uint32_t& pair : pairs) {

@@ -43,11 +43,20 @@ namespace {
 
 Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w) {
   const auto& activation = gemm.a.activation;
-  const KernelChoice choice{w.code, w.scale_dtype, tile_rows,
+  const KernelChoice choice{w.code, w.is_packed, w.scale_dtype, tile_rows,
                             !activation                  ? Activates::kNo
                             : is_plain_silu(*activation) ? Activates::kPlainSilu
                                                          : Activates::kAny};
-  return gemm.a.values.dtype() == DType::kF16 ? f16_kernels(choice) : bf16_kernels(choice);
+  if (gemm.a.values.dtype() == DType::kF16) {
+    return f16_kernels(choice);
+  }
+  Kernels kernels = bf16_kernels(choice);
+  if (w.is_packed) {
+    const OrderKernel order = kernels.order;
+    kernels = packed_kernels(choice);
+    kernels.order = order;
+  }
+  return kernels;
 }
 
 // How blocks lie on the SMs.

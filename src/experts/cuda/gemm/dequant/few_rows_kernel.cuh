@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of few_rows_gemm.cu, and which of them decodes what.  Kernels of bf16 and of f16 are
-// instances of their own, in few_rows_bf16.cu and few_rows_f16.cu, since each takes minutes to
-// compile.
+// The kernels of few_rows_gemm.cu, and which of them decodes what.  Kernels of bf16, of f16 and of
+// packed codes are instances of their own, in few_rows_bf16.cu, few_rows_f16.cu and
+// few_rows_packed.cu, since they take minutes to compile.
 #pragma once
 
 #include "core/cuda/ptx.cuh"
@@ -68,8 +68,9 @@ OrderKernel order_kernel_of() {
   return order_rows_kernel<D::kCode, D::kByChunks, typename D::Element, kActivates>;
 }
 
+// Returns the kernels but the one that orders rows.
 template <typename D>
-Kernels kernels_of(const KernelChoice& choice) {
+Kernels gemm_kernels_of(const KernelChoice& choice) {
   Kernels kernels{};
   const int rows = choice.tile_rows;
   kernels.gemm = rows == 16   ? few_rows_gemm_kernel<D, 16>
@@ -86,6 +87,12 @@ Kernels kernels_of(const KernelChoice& choice) {
   if constexpr (D::kCode == Code::kE2M1 && D::kFolds) {
     kernels.gemm_of_pair = rows <= kMmaRows ? few_rows_gemm_kernel<D, kMmaRows, 2> : nullptr;
   }
+  return kernels;
+}
+
+template <typename D>
+Kernels kernels_of(const KernelChoice& choice) {
+  Kernels kernels = gemm_kernels_of<D>(choice);
   kernels.order = choice.activates == Activates::kNo ? order_kernel_of<Activates::kNo, D>()
                   : choice.activates == Activates::kPlainSilu
                       ? order_kernel_of<Activates::kPlainSilu, D>()

@@ -22,6 +22,7 @@ inline constexpr int kOrderThreads = 256;
 
 struct KernelChoice {
   Code code;
+  bool is_packed;  // see WeightArgs
   DType scale;
   int tile_rows;
   Activates activates;
@@ -37,5 +38,7 @@ struct Kernels {
 // The kernels for rows in bf16 and in f16.  All are nullptr where the codes or scales have none.
 Kernels bf16_kernels(const KernelChoice& choice);
 Kernels f16_kernels(const KernelChoice& choice);
+// Those of packed codes, for rows in bf16, but for the kernel that orders rows.
+Kernels packed_kernels(const KernelChoice& choice);
 
 }  // namespace moebius::cuda::few_rows

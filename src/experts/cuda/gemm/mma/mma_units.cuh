@@ -67,7 +67,11 @@ __device__ __forceinline__ uint4 weight_unit(const WeightArgs& w,
                                              const uint8_t* p,
                                              const UnitScale& unit) {
   float v[kVector];
-  quant::device::decode8(w.code, quant::device::load_codes(w.code, p), v);
+  uint64_t codes = quant::device::load_codes(w.code, p);
+  if (w.is_packed) {
+    codes = packed_e2m1::unpacked(static_cast<uint32_t>(codes));
+  }
+  quant::device::decode8(w.code, codes, v);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     v[i] = (v[i] - unit.zero_point) * unit.scale;

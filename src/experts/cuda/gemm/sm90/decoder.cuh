@@ -55,6 +55,8 @@ class Decoder {
     claim();
     if constexpr (Config::kIsScaled) {
       decode<Code::kU4>(group, index % args_.slots);
+    } else if (args_.decode.w.is_packed) {
+      decode<Code::kE2M1, true>(group, index % args_.slots);
     } else if (args_.decode.w.code == Code::kE2M1) {
       decode<Code::kE2M1>(group, index % args_.slots);
     } else {
@@ -124,7 +126,7 @@ class Decoder {
     }
   }
 
-  template <Code kCode>
+  template <Code kCode, bool kIsPacked = false>
   __device__ __forceinline__ void decode(int group, int slot) {
     constexpr int kBytes = quant::device::vector_bytes(kCode);
     constexpr int kVectors = kChunkBytes / kBytes;
@@ -154,8 +156,8 @@ class Decoder {
         }
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          to[h * kWarp] = decode_vector<BFloat16, kCode>(held[h], p.w.default_zero_point,
-                                                         kFolds ? scale_of(p, scales[h]) : 1.0f);
+          to[h * kWarp] = decode_vector<BFloat16, kCode, kIsPacked>(
+              held[h], p.w.default_zero_point, kFolds ? scale_of(p, scales[h]) : 1.0f);
         }
         codes += kHeld * kWarp * kBytes;
         to += kHeld * kWarp;

@@ -417,19 +417,24 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 using Kernel = void (*)(Args);
 
 template <typename T>
-Kernel find_kernel(Code code, DType scale) {
-  if (code == Code::kU4) {
+Kernel find_kernel(const WeightArgs& w) {
+  const DType scale = w.scale_dtype;
+  const bool is_nvfp4 = scale == DType::kF8E4M3;
+  if (w.code == Code::kU4) {
     return scale == DType::kF32    ? thin_codes_kernel<Decoding<Code::kU4, float, T>>
            : scale == DType::kBF16 ? thin_codes_kernel<Decoding<Code::kU4, BFloat16, T>>
                                    : thin_codes_kernel<Decoding<Code::kU4, Float16, T>>;
   }
-  if (scale == DType::kF8E4M3) {
-    return thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T>>;
-  }
   if constexpr (std::is_same_v<T, BFloat16>) {
-    return thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T>>;
+    if (w.is_packed) {
+      return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T, true>>
+                      : thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T, true>>;
+    }
+    if (!is_nvfp4) {
+      return thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T>>;
+    }
   }
-  return nullptr;
+  return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T>> : nullptr;
 }
 
 CUtensorMap map_of(const Args& args, const Tensor& codes, int64_t num_groups) {
@@ -471,9 +476,8 @@ void thin_codes_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream&
   args.next_item = gemm.next_item ? gemm.next_item.data<int>() : nullptr;
   args.scale_shift = scale_shift(args.w);
   args.codes = map_of(args, gemm.w->values, gemm.w->values.dim(0));
-  const Kernel kernel = gemm.a.values.dtype() == DType::kF16
-                            ? find_kernel<Float16>(args.w.code, args.w.scale_dtype)
-                            : find_kernel<BFloat16>(args.w.code, args.w.scale_dtype);
+  const Kernel kernel = gemm.a.values.dtype() == DType::kF16 ? find_kernel<Float16>(args.w)
+                                                             : find_kernel<BFloat16>(args.w);
   assert(kernel != nullptr);
   const int64_t items = most_tiles(gemm.rows, gemm.out.dim(0), kThinRows) * (args.n / kItemColumns);
   // There is one block per SM if half of its warps have items.  Otherwise some SMs are left to what

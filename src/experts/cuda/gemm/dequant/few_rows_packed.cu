@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/gemm/dequant/few_rows_kernel.cuh"
+
+namespace moebius::cuda::few_rows {
+
+Kernels packed_kernels(const KernelChoice& choice) {
+  return choice.scale == DType::kE8M0
+             ? gemm_kernels_of<Decoding<Code::kE2M1, uint8_t, BFloat16, true>>(choice)
+             : gemm_kernels_of<Decoding<Code::kE2M1, uint16_t, BFloat16, true>>(choice);
+}
+
+}  // namespace moebius::cuda::few_rows
