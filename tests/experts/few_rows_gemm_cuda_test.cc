@@ -109,6 +109,39 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
   }
 }
 
+// Each token becomes three rows, and has a slot without a row.
+TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
+  constexpr int kTokens = 20;
+  constexpr int kTopk = 4;
+  const std::vector<int> sizes = {30, 0, 22, 8};
+  const Tensor index = Tensor::zeros({60}, DType::kI32);
+  const Tensor row_of_slot = Tensor::zeros({kTokens, kTopk}, DType::kI32);
+  std::fill_n(row_of_slot.data<int32_t>(), kTokens * kTopk, -1);
+  for (int row = 0; row < 60; ++row) {
+    const int token = row * 7 % kTokens;
+    const int skipped = token % kTopk;
+    const int slot = row / kTokens;
+    index.data<int32_t>()[row] = token;
+    row_of_slot.data<int32_t>()[token * kTopk + slot + (slot >= skipped ? 1 : 0)] = row;
+  }
+  for (const Scheme& scheme : kSchemes) {
+    const WeightOperand w = weight(scheme, 4, 192, 544);
+    for (const DType dtype : kRowTypes) {
+      SCOPED_TRACE(std::string(scheme.name) + " " + std::string(moebius::name(dtype)));
+      ExpertGemm gemm = gemm_of(w, sizes, false, dtype);
+      gemm.a.values = there(random_uniform({kTokens, 544}, dtype, 7, -1.0f, 1.0f));
+      gemm.a.index = there(index);
+      gemm.expected_rows = 60;
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      const Tensor expected = here(gemm.out);
+      gemm.out = room(gemm.out.shape(), DType::kF32);
+      gemm.a.row_of_slot = there(row_of_slot);
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      EXPECT_TRUE(same(expected, here(gemm.out)));
+    }
+  }
+}
+
 TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   const std::pair<Scheme, std::vector<int>> kCases[] = {
       {{"int4", QuantFormat::kInt4, Scales::kGroup, 32}, {3, 20}},

@@ -336,6 +336,7 @@ class CudaExperts final : public ExpertsBase {
     }
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
+    indexed.row_of_slot = buffers.row_of_slot;
     const bool may_fetch = !input.lora_ids && !codes_go_by_expert;
     const Fetch fetch = may_fetch ? fetch_of_gemm1(call, indexed) : Fetch{};
     if (fetch.as_they_arrive) {

@@ -31,6 +31,8 @@ struct RowOperand {
   // i32 [M], optional: row r is values[index[r]], with that row's scale; values and scales then
   // have any number of rows.  Only where GemmPlan::takes_index().
   Tensor index = {};
+  // i32 [rows of values, K], optional beside an index: the rows that values[i] becomes, -1 = none.
+  Tensor row_of_slot = {};
   RowArrivals::Signals arrivals = {};  // with an index; only where GemmPlan::takes_arrivals()
   // The rows are what this activation makes of `values`, which are GEMM1's result [M, N].
   // Only where GemmPlan::takes_unactivated(), without scales and index.

@@ -139,6 +139,9 @@ Layout choose_layout(const ExpertGemm& gemm, const Block& block, bool may_pair, 
   return lay_out(p, block, blocks, best);
 }
 
+// Tokens that become so many rows each, on average, are read once, and not once for each row.
+constexpr int64_t kLeastRowsOfToken = 2;
+
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
 // their memory.
 std::shared_ptr<void> order_rows(
@@ -149,7 +152,9 @@ std::shared_ptr<void> order_rows(
   const int64_t num_rows = gemm.out.dim(0);
   const int64_t row_bytes = width * int64_t{sizeof(BFloat16)};
   std::shared_ptr<void> x = allocate_on(num_rows * row_bytes, on);
-  OrderArgs order{{}, p.index, width};
+  OrderArgs order{};
+  order.index = p.index;
+  order.padded = width;
   order.x.rows = p.rows;
   order.x.in = p.a.values;
   order.x.out = x.get();
@@ -157,7 +162,15 @@ std::shared_ptr<void> order_rows(
   order.x.in_width = static_cast<int>(gemm.a.values.dim(1));
   order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
   const int64_t slabs = width / kSlab;
-  const dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
+  dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
+  const Tensor& row_of_slot = gemm.a.row_of_slot;
+  if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0)) {
+    order.row_of_slot = row_of_slot.data<int32_t>();
+    order.num_tokens = static_cast<int>(row_of_slot.dim(0));
+    order.topk = static_cast<int>(row_of_slot.dim(1));
+    const RowGroups tokens = RowGroups::all(order.num_tokens);
+    grid = span_grid(tokens, order.num_tokens * slabs, kOrderThreads, num_sms(index));
+  }
   launch_early("order_rows_kernel", kernel, grid, kOrderThreads, 0, as_stream(on.native_handle()),
                order);
   const int64_t tiles = row_bytes / kTileRowBytes;

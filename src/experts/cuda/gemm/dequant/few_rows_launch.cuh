@@ -14,9 +14,12 @@ namespace moebius::cuda::few_rows {
 
 // The arguments of the kernel ahead of the GEMM.
 struct OrderArgs {
-  ActivationArgs x;      // unless rows are activated, `in` has rows of K
-  const int32_t* index;  // row r is in[index[r]]; nullptr: in[r]
-  int padded;            // the width of rows of `out`, a multiple of the k of a step
+  ActivationArgs x;            // unless rows are activated, `in` has rows of K
+  const int32_t* index;        // row r is in[index[r]]; nullptr: in[r]
+  const int32_t* row_of_slot;  // [num_tokens, topk], see RowOperand; nullptr: go by the index
+  int num_tokens;
+  int topk;
+  int padded;  // the width of rows of `out`, a multiple of the k of a step
 };
 inline constexpr int kOrderThreads = 256;
 
