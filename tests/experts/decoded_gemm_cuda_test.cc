@@ -206,7 +206,7 @@ TEST_F(DecodedGemmTest, CodesWhoseScalesAreOfFewerThan32AreNotDecoded) {
   std::vector<Case> cases = make_cases();
   cases[0].w.values = there(cases[0].w.values);
   const WeightFacts mxfp4 = facts_of(cases[0].w);
-  const int64_t least = least_decoded_rows(mxfp4, DType::kBF16, DType::kF32) * kGroups;
+  const int64_t least = least_decoded_rows(mxfp4, DType::kBF16) * kGroups;
   EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16, least), 0);
   EXPECT_EQ(decoded_elements(cases[0].w, DType::kBF16, least - 1), 0);
   EXPECT_GT(decoded_elements(cases[0].w, DType::kF16, 2 * least), 0);

@@ -209,7 +209,7 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
       SCOPED_TRACE(std::string(c.name) + " " + std::string(moebius::name(dtype)));
       GemmDesc desc = coded(c.weights);
       desc.rows.dtype = desc.out = dtype;
-      const int64_t from = least_decoded_rows(c.weights, dtype, dtype) * kGroups;
+      const int64_t from = least_decoded_rows(c.weights, dtype) * kGroups;
       const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
       EXPECT_EQ(many.multiplier, Multiplier::kSm90);
       EXPECT_EQ(many.decodes_from, from);
@@ -231,7 +231,6 @@ TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
   }
 }
 
-// f16 has too few exponents for the scales of mx formats, so sums of their blocks are scaled.
 TEST(GemmPlan, CodesOfE2m1ArePackedWhereFewRowsOfBf16MeetThem) {
   const auto packs = [](const GemmDesc& desc, int major = 9) {
     return packs_codes(desc, gpu_of(major));
@@ -249,6 +248,7 @@ TEST(GemmPlan, CodesOfE2m1ArePackedWhereFewRowsOfBf16MeetThem) {
   EXPECT_FALSE(packs(mxfp4));
 }
 
+// f16 has too few exponents for the scales of mx formats, so sums of their blocks are scaled.
 TEST(GemmPlan, ScalesOfMxStayApartFromElementsInF16) {
   const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   EXPECT_EQ(decoded_blocks(mxfp4, DType::kBF16), 0);
@@ -289,7 +289,7 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   for (const WeightFacts& weights :
        {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
         weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
-    const GemmPlan ahead = plan_for(weights, 864);
+    const GemmPlan ahead = plan_for(weights, 1280);
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
     EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
@@ -312,8 +312,8 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   }
   // 512 MiB hold three groups with their scales, and two beside the scales of all.
   constexpr int64_t kTwoFit = 32768;
-  EXPECT_FALSE(plan_for(mxfp4, 864, kTwoFit).decodes_ahead);
-  EXPECT_TRUE(plan_for(mxfp4, 864, kTwoFit * 3 / 4).decodes_ahead);
+  EXPECT_FALSE(plan_for(mxfp4, 1280, kTwoFit).decodes_ahead);
+  EXPECT_TRUE(plan_for(mxfp4, 1280, kTwoFit * 3 / 4).decodes_ahead);
   const GemmPlan small = choose_gemm(coded(mxfp4), gpu_of(9), kManyRows);
   EXPECT_TRUE(small.decodes() && !small.decodes_ahead);
   GemmDesc wanted = coded(mxfp4);

@@ -127,7 +127,7 @@ TEST(Buffers, RoomIsNotWhatIsExpected) {
 // result of GEMM1 is stored.
 TEST(Buffers, WorkspacesDoForFewerRows) {
   constexpr int64_t kExperts = 32;
-  constexpr int64_t kDecoded = 864 * kExperts;  // rows from which weights in mxfp4 are decoded
+  constexpr int64_t kDecoded = 1280 * kExperts;  // rows from which weights in mxfp4 are decoded
   const auto workspaces = [](const char* quant) {
     Deployment d = preset_deployment("llama4-scout", quant, 1);
     d.layer.routing.num_experts = kExperts;

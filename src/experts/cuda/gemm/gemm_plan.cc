@@ -271,7 +271,7 @@ int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
     return 0;
   }
   const WeightFacts& w = desc.weights;
-  return least_decoded_rows(w, desc.rows.dtype, desc.out) * w.num_groups;
+  return least_decoded_rows(w, desc.rows.dtype) * w.num_groups;
 }
 
 bool can_be_decoded(const GemmDesc& desc) {
@@ -342,13 +342,11 @@ int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
   return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : kSmallFewRowsTile;
 }
 
-int64_t least_decoded_rows(const WeightFacts& w, DType rows, DType out) {
+int64_t least_decoded_rows(const WeightFacts& w, DType rows) {
   const bool is_large = w.n * w.k >= kLargeGroup;
   const quant::Code code = quant::code_of(*w.format);
   if (has_large_tiles(w, rows)) {
-    const bool is_decoded_ahead =
-        rows == DType::kBF16 && out == DType::kBF16 && code != quant::Code::kE4M3;
-    return !is_large ? 608 : is_decoded_ahead ? 864 : 1152;
+    return is_large ? 1280 : 1088;
   }
   const bool has_blocks = decoded_blocks(w, rows) > 0;
   if (quant::code_bits(code) == 4) {

@@ -171,9 +171,8 @@ inline constexpr int64_t kLargeGroup = int64_t{8} << 20;
 // The mean number of rows per group from which weights are decoded to memory, where kFewRows takes
 // them, too.  kFewRows is faster where it has large tiles, in large groups, as its items are
 // longer, and with fewer bits to decode.  Products of decoded weights are slower if blocks of K
-// have scales of their own, or if weights are decoded first, since no kernel decodes them ahead for
-// rows and results of these types.  The times are in docs/performance/gpu_experts.md, "Few rows".
-int64_t least_decoded_rows(const WeightFacts& w, DType rows, DType out);
+// have scales of their own.  The times are in docs/performance/gpu_experts.md, "Few rows".
+int64_t least_decoded_rows(const WeightFacts& w, DType rows);
 
 // A kernel decodes ahead where there is room for so many groups (with two it is slower than to
 // decode first), and it pays for large groups from a mean of so many rows on.

@@ -161,15 +161,16 @@ std::shared_ptr<void> order_rows(
   order.x.width = p.k;
   order.x.in_width = static_cast<int>(gemm.a.values.dim(1));
   order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
-  const int64_t slabs = width / kSlab;
-  dim3 grid = span_grid(p.rows, num_rows * slabs, kOrderThreads, num_sms(index));
+  constexpr int kWarps = kOrderThreads / kWarp;
+  const int64_t parts = ceil_div(width / kSlab, kWarp);  // of a row, for a warp each
+  dim3 grid = span_grid(p.rows, num_rows * parts, kWarps, num_sms(index));
   const Tensor& row_of_slot = gemm.a.row_of_slot;
   if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0)) {
     order.row_of_slot = row_of_slot.data<int32_t>();
     order.num_tokens = static_cast<int>(row_of_slot.dim(0));
     order.topk = static_cast<int>(row_of_slot.dim(1));
     const RowGroups tokens = RowGroups::all(order.num_tokens);
-    grid = span_grid(tokens, order.num_tokens * slabs, kOrderThreads, num_sms(index));
+    grid = span_grid(tokens, order.num_tokens * parts, kWarps, num_sms(index));
   }
   launch_early("order_rows_kernel", kernel, grid, kOrderThreads, 0, as_stream(on.native_handle()),
                order);

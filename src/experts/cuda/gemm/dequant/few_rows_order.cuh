@@ -12,75 +12,98 @@
 
 namespace moebius::cuda::few_rows {
 
-// Returns what the other thread of a pair of neighbours passes; `pair` is their mask.
-__device__ __forceinline__ uint4 exchanged(uint32_t pair, const uint4& v) {
-  return make_uint4(__shfl_xor_sync(pair, v.x, 1), __shfl_xor_sync(pair, v.y, 1),
-                    __shfl_xor_sync(pair, v.z, 1), __shfl_xor_sync(pair, v.w, 1));
-}
+// Brings slabs of a row into their order, by a warp.  It loads and stores neighbours, so that whole
+// lines of memory move, and exchanges words in between through shared memory: a slab has four
+// eights, and its quarters have a word of each.
+// kByChunks: see is_by_chunks().
+template <Code kCode, bool kByChunks>
+class OrderedSlabs {
+ public:
+  static constexpr int kEights = 4;                // of a slab, which has as many quarters
+  static constexpr int kPieces = kWarp * kEights;  // of the slabs that a warp takes at once
 
-// A thread takes a slab of a row at a time, and stores it to that row of `out`, or, by row_of_slot,
-// a slab of a token to all rows that it becomes.  Two neighbours exchange halves, so that they
-// store whole sectors of 32 bytes: rows of `out` follow each other without gaps, and have an even
-// number of slabs.
-// kByChunks: see is_by_chunks().  T: BFloat16 or Float16.
+  // `pieces` has room for kPieces, and is the warp's own.
+  __device__ __forceinline__ explicit OrderedSlabs(uint4* pieces) : pieces_(pieces) {}
+
+  // Takes the eight elements of the row that begin at 8 * i.
+  __device__ __forceinline__ void put(int i, const uint4& eight) {
+    const int slab = kByChunks ? i / 16 * 4 + i % 4 : i / kEights;
+    const int in_slab = kByChunks ? i % 16 / 4 : i % kEights;
+    pieces_[place(slab, in_slab)] = in_order_of<kCode>(eight);
+  }
+  // Returns quarter i % 4 of slab i / 4.
+  __device__ __forceinline__ uint4 get(int i) const {
+    return make_uint4(word(i, 0), word(i, 1), word(i, 2), word(i, 3));
+  }
+
+ private:
+  // What lanes of a warp put and get at once lies in different banks.
+  __device__ __forceinline__ static int place(int slab, int eight) {
+    return slab * kEights + (eight ^ (slab & 2 | slab >> 2 & 1));
+  }
+  // Returns the word of a quarter that the lane of a quad multiplies by its codes.  Codes of 8 bits
+  // take two words, of which a lane has those of both chunks of a slab.
+  __device__ __forceinline__ uint32_t word(int i, int lane) const {
+    constexpr bool kIsPair = Step<kCode, 16>::kWords == 2;
+    const int quarter = i % kEights;
+    const int eight = kIsPair ? quarter / 2 * 2 + lane / 2 : lane;
+    const int in_eight = kIsPair ? lane % 2 * 2 + quarter % 2 : quarter;
+    return reinterpret_cast<const uint32_t*>(pieces_ + place(i / kEights, eight))[in_eight];
+  }
+
+  uint4* pieces_;
+};
+
+// A warp takes up to 32 slabs of a row at a time, and stores them to that row of `out`, or, by
+// row_of_slot, slabs of a token to all rows that it becomes.
+// T: BFloat16 or Float16.
 template <Code kCode, bool kByChunks, typename T, Activates kActivates>
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows_kernel(const __grid_constant__ OrderArgs p) {
-  using S = Step<kCode, 16>;
+  using Slabs = OrderedSlabs<kCode, kByChunks>;
+  constexpr int kWarps = kOrderThreads / kWarp;
+  constexpr int kEights = Slabs::kEights;
+  __shared__ uint4 pieces[kWarps][Slabs::kPieces];
   ptx::await_kernel_before();
   ptx::let_next_begin();
   const bool is_by_token = kActivates == Activates::kNo && p.row_of_slot != nullptr;
   const RowSpan span =
       is_by_token ? RowSpan{0, p.num_tokens} : span_rows(p.x.rows, static_cast<int>(blockIdx.y));
-  // Why 32 bits do: 2^32 slabs take 256 GiB.
-  const auto slabs = static_cast<uint32_t>(p.padded / kSlab);
-  const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * slabs;
-  const uint32_t odd = threadIdx.x % 2;
-  const uint32_t pair = 3u << (threadIdx.x % kWarp - odd);
-  for (uint32_t i = blockIdx.x * kOrderThreads + threadIdx.x; i < num;
-       i += gridDim.x * kOrderThreads) {
-    const int64_t row = span.begin + i / slabs;
-    const auto slab = i % slabs;
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Slabs slabs(pieces[warp]);
+  const auto row_pieces = static_cast<uint32_t>(p.padded / kEight);
+  const uint32_t parts = (row_pieces + Slabs::kPieces - 1) / Slabs::kPieces;
+  // Why 32 bits do: 2^32 parts take terabytes.
+  const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * parts;
+  for (uint32_t i = blockIdx.x * kWarps + warp; i < num; i += gridDim.x * kWarps) {
+    const int64_t row = span.begin + i / parts;
     const int64_t from = p.index != nullptr && !is_by_token ? p.index[row] : row;
     const auto* in = static_cast<const T*>(p.x.in) + from * p.x.in_width;
-    uint4 eights[4];
+    const uint32_t first = i % parts * Slabs::kPieces + static_cast<uint32_t>(lane);
+    uint4 held[kEights];
 #pragma unroll
-    for (uint32_t j = 0; j < 4; ++j) {
-      const auto k =
-          static_cast<int>(kByChunks ? (slab / 4 * 16 + j * 4 + slab % 4) * 8 : (slab * 4 + j) * 8);
-      eights[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
+    for (int j = 0; j < kEights; ++j) {
+      const auto k = static_cast<int>((first + j * kWarp) * kEight);
+      held[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
     }
-    uint4 own[4];  // of the lanes of a quad
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if constexpr (S::kWords == 1) {
-        own[j] = in_order_of<kCode>(eights[j]);
-      } else {
-        // Codes of 8 bits: lane j has words j of both chunks of a slab, each of four codes.
-        const uint4& a = eights[j / 2];
-        const uint4& b = eights[2 + j / 2];
-        own[j] = in_order_of<kCode>(j % 2 == 0 ? make_uint4(a.x, a.y, b.x, b.y)
-                                               : make_uint4(a.z, a.w, b.z, b.w));
-      }
+    for (int j = 0; j < kEights; ++j) {
+      slabs.put(j * kWarp + lane, held[j]);
     }
-    const uint4 quarters[4] = {make_uint4(own[0].x, own[1].x, own[2].x, own[3].x),
-                               make_uint4(own[0].y, own[1].y, own[2].y, own[3].y),
-                               make_uint4(own[0].z, own[1].z, own[2].z, own[3].z),
-                               make_uint4(own[0].w, own[1].w, own[2].w, own[3].w)};
-    uint4 halves[2][2];  // of both slabs
+    __syncwarp();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4& even_quarter = quarters[2 * half];
-      const uint4& odd_quarter = quarters[2 * half + 1];
-      const uint4 other = exchanged(pair, odd != 0 ? even_quarter : odd_quarter);
-      halves[0][half] = odd != 0 ? other : even_quarter;
-      halves[1][half] = odd != 0 ? odd_quarter : other;
+    for (int j = 0; j < kEights; ++j) {
+      held[j] = slabs.get(j * kWarp + lane);
     }
+    __syncwarp();  // all have been read
     const auto store = [&](int64_t to) {
-      uint4* out = static_cast<uint4*>(p.x.out) + (to * slabs + slab - odd) * 4 + odd;
+      uint4* out = static_cast<uint4*>(p.x.out) + to * row_pieces + first;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        out[2 * j] = halves[j / 2][j % 2];
+      for (int j = 0; j < kEights; ++j) {
+        if (first + j * kWarp < row_pieces) {
+          out[j * kWarp] = held[j];
+        }
       }
     };
     if constexpr (kActivates == Activates::kNo) {
