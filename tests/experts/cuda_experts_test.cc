@@ -215,8 +215,8 @@ TEST_F(CudaExperts, ScalesOfColumnsMayHave16Bits) {
 // In the batched format every expert has room for all tokens.  Which GEMM multiplies them, and how
 // much scratch it takes, depends on how many rows are expected.
 TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
-  for (const int64_t experts : {24, 2}) {  // 59 rows are expected of 700, or all
-    const Problem problem = {"room", 700, experts, 2, 512, 384};
+  for (const int64_t experts : {41, 2}) {  // 59 rows are expected of 1200, or all
+    const Problem problem = {"room", 1200, experts, 2, 512, 384};
     const auto scratch_bytes = [&](std::string_view scheme) {
       const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
       const ExpertProblem p = ExpertProblemMaker(56).make(problem, c);
