@@ -61,7 +61,7 @@ class CudaExperts final : public ExpertsBase {
         gemm1_(gemm1_desc()),
         gemm2_(gemm2_desc()),
         gpu_(cuda_device_info(device_.index)) {
-    if (desc_.weight_memory == WeightMemory::kOwned) {
+    if (desc_.weight_memory == WeightMemory::kOwned) {  // else the memory is the caller's
       w1_.is_packed = packs_codes(gemm1_, gpu_);
       w2_.is_packed = packs_codes(gemm2_, gpu_);
       pack(true, true, stream);

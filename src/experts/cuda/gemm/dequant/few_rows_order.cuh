@@ -37,7 +37,8 @@ class OrderedSlabs {
   }
 
  private:
-  // What lanes of a warp put and get at once lies in different banks.
+  // What lanes of a warp put and get at once lies in different banks, but for codes of 8 bits, of
+  // which two words share one.
   __device__ __forceinline__ static int place(int slab, int eight) {
     return slab * kEights + (eight ^ (slab & 2 | slab >> 2 & 1));
   }
