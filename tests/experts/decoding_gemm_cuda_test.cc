@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,9 +82,7 @@ class DecodingGemmTest : public HopperTest {
     }
   }
   void expect_same(const Tensor& expected, const Tensor& actual, const std::string& what) {
-    const Tensor want = here(expected);
-    const Tensor have = here(actual);
-    EXPECT_EQ(std::memcmp(want.raw(), have.raw(), static_cast<size_t>(want.nbytes())), 0) << what;
+    EXPECT_TRUE(same(here(expected), here(actual))) << what;
   }
 };
 

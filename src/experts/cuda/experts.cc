@@ -64,7 +64,7 @@ class CudaExperts final : public ExpertsBase {
     if (desc_.weight_memory == WeightMemory::kOwned) {  // else the memory is the caller's
       w1_.is_packed = packs_codes(gemm1_, gpu_);
       w2_.is_packed = packs_codes(gemm2_, gpu_);
-      pack(true, true, stream);
+      repack(weights_, stream);
       stream.synchronize();  // calls may come on other streams
     }
     // These traits follow from plans for many rows, not from what a call brings, since ranks must
@@ -98,14 +98,10 @@ class CudaExperts final : public ExpertsBase {
 
  private:
   void repack(const ExpertWeights& weights, const Stream& stream) override {
-    pack(weights.w1.defined(), weights.w2.defined(), stream);
-  }
-  // Packs the weights that have just been written and that are kept so.
-  void pack(bool has_w1, bool has_w2, const Stream& stream) const {
-    if (has_w1 && w1_.is_packed) {
+    if (weights.w1 && w1_.is_packed) {
       pack_codes(w1_.values, stream);
     }
-    if (has_w2 && w2_.is_packed) {
+    if (weights.w2 && w2_.is_packed) {
       pack_codes(w2_.values, stream);
     }
   }

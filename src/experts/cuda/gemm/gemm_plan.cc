@@ -177,7 +177,7 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
              : nullptr;
 }
 
-// Whether kFewRows has tiles larger than kSmallFewRowsTile for these weights, as
+// Says whether kFewRows has tiles larger than kSmallFewRowsTile for these weights, as
 // few_rows::Decoding::kHasLargeTiles says, with the same scale for all of K where scales do not go
 // into the elements.
 bool has_large_tiles(const WeightFacts& w, DType rows) {
@@ -344,12 +344,11 @@ int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
 
 int64_t least_decoded_rows(const WeightFacts& w, DType rows) {
   const bool is_large = w.n * w.k >= kLargeGroup;
-  const quant::Code code = quant::code_of(*w.format);
   if (has_large_tiles(w, rows)) {
     return is_large ? 1280 : 1088;
   }
   const bool has_blocks = decoded_blocks(w, rows) > 0;
-  if (quant::code_bits(code) == 4) {
+  if (quant::code_bits(quant::code_of(*w.format)) == 4) {
     return has_blocks ? (is_large ? 640 : 512) : (is_large ? 448 : 384);
   }
   return has_blocks ? (is_large ? 512 : 352) : (is_large ? 352 : 320);

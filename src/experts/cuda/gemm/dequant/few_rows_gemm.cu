@@ -43,20 +43,13 @@ namespace {
 
 Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w) {
   const auto& activation = gemm.a.activation;
-  const KernelChoice choice{w.code, w.is_packed, w.scale_dtype, tile_rows,
+  const KernelChoice choice{w.code, w.scale_dtype, tile_rows,
                             !activation                  ? Activates::kNo
                             : is_plain_silu(*activation) ? Activates::kPlainSilu
                                                          : Activates::kAny};
-  if (gemm.a.values.dtype() == DType::kF16) {
-    return f16_kernels(choice);
-  }
-  Kernels kernels = bf16_kernels(choice);
-  if (w.is_packed) {
-    const OrderKernel order = kernels.order;
-    kernels = packed_kernels(choice);
-    kernels.order = order;
-  }
-  return kernels;
+  return gemm.a.values.dtype() == DType::kF16 ? f16_kernels(choice)
+         : w.is_packed                        ? packed_kernels(choice)
+                                              : bf16_kernels(choice);
 }
 
 // How blocks lie on the SMs.
@@ -161,16 +154,15 @@ std::shared_ptr<void> order_rows(
   order.x.width = p.k;
   order.x.in_width = static_cast<int>(gemm.a.values.dim(1));
   order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
-  constexpr int kWarps = kOrderThreads / kWarp;
-  const int64_t parts = ceil_div(width / kSlab, kWarp);  // of a row, for a warp each
-  dim3 grid = span_grid(p.rows, num_rows * parts, kWarps, num_sms(index));
+  const int64_t parts = order_parts(width);
+  dim3 grid = span_grid(p.rows, num_rows * parts, kOrderWarps, num_sms(index));
   const Tensor& row_of_slot = gemm.a.row_of_slot;
   if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0)) {
     order.row_of_slot = row_of_slot.data<int32_t>();
     order.num_tokens = static_cast<int>(row_of_slot.dim(0));
     order.topk = static_cast<int>(row_of_slot.dim(1));
     const RowGroups tokens = RowGroups::all(order.num_tokens);
-    grid = span_grid(tokens, order.num_tokens * parts, kWarps, num_sms(index));
+    grid = span_grid(tokens, order.num_tokens * parts, kOrderWarps, num_sms(index));
   }
   launch_early("order_rows_kernel", kernel, grid, kOrderThreads, 0, as_stream(on.native_handle()),
                order);

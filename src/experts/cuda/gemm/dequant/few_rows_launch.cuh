@@ -21,11 +21,17 @@ struct OrderArgs {
   int topk;
   int padded;  // the width of rows of `out`, a multiple of the k of a step
 };
-inline constexpr int kOrderThreads = 256;
+inline constexpr int kOrderWarps = 8;
+inline constexpr int kOrderThreads = kOrderWarps * kWarp;
+// A warp takes so many pieces of eight elements at a time, which are slabs for its lanes.
+inline constexpr int kOrderPieces = kWarp * kSlab / kEight;
+// Returns the number of parts in which warps take a row.
+__host__ __device__ constexpr uint32_t order_parts(int padded) {
+  return (static_cast<uint32_t>(padded / kEight) + kOrderPieces - 1) / kOrderPieces;
+}
 
 struct KernelChoice {
   Code code;
-  bool is_packed;  // see WeightArgs
   DType scale;
   int tile_rows;
   Activates activates;
@@ -41,7 +47,7 @@ struct Kernels {
 // The kernels for rows in bf16 and in f16.  All are nullptr where the codes or scales have none.
 Kernels bf16_kernels(const KernelChoice& choice);
 Kernels f16_kernels(const KernelChoice& choice);
-// Those of packed codes, for rows in bf16, but for the kernel that orders rows.
+// Returns the kernels for rows in bf16 and packed codes of e2m1.
 Kernels packed_kernels(const KernelChoice& choice);
 
 }  // namespace moebius::cuda::few_rows

@@ -19,10 +19,9 @@ namespace moebius::cuda::few_rows {
 template <Code kCode, bool kByChunks>
 class OrderedSlabs {
  public:
-  static constexpr int kEights = 4;                // of a slab, which has as many quarters
-  static constexpr int kPieces = kWarp * kEights;  // of the slabs that a warp takes at once
+  static constexpr int kEights = kSlab / kEight;  // of a slab, which has as many quarters
 
-  // `pieces` has room for kPieces, and is the warp's own.
+  // `pieces` has room for kOrderPieces, and is the warp's own.
   __device__ __forceinline__ explicit OrderedSlabs(uint4* pieces) : pieces_(pieces) {}
 
   // Takes the eight elements of the row that begin at 8 * i.
@@ -37,8 +36,8 @@ class OrderedSlabs {
   }
 
  private:
-  // What lanes of a warp put and get at once lies in different banks, but for codes of 8 bits, of
-  // which two words share one.
+  // By this order the lanes of one put() use different banks.  So do those of one get(), except that
+  // two of them share a bank for codes of 8 bits.
   __device__ __forceinline__ static int place(int slab, int eight) {
     return slab * kEights + (eight ^ (slab & 2 | slab >> 2 & 1));
   }
@@ -62,9 +61,8 @@ template <Code kCode, bool kByChunks, typename T, Activates kActivates>
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows_kernel(const __grid_constant__ OrderArgs p) {
   using Slabs = OrderedSlabs<kCode, kByChunks>;
-  constexpr int kWarps = kOrderThreads / kWarp;
   constexpr int kEights = Slabs::kEights;
-  __shared__ uint4 pieces[kWarps][Slabs::kPieces];
+  __shared__ uint4 pieces[kOrderWarps][kOrderPieces];
   ptx::await_kernel_before();
   ptx::let_next_begin();
   const bool is_by_token = kActivates == Activates::kNo && p.row_of_slot != nullptr;
@@ -74,14 +72,14 @@ __global__ void __launch_bounds__(kOrderThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Slabs slabs(pieces[warp]);
   const auto row_pieces = static_cast<uint32_t>(p.padded / kEight);
-  const uint32_t parts = (row_pieces + Slabs::kPieces - 1) / Slabs::kPieces;
+  const uint32_t parts = order_parts(p.padded);
   // Why 32 bits do: 2^32 parts take terabytes.
   const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * parts;
-  for (uint32_t i = blockIdx.x * kWarps + warp; i < num; i += gridDim.x * kWarps) {
+  for (uint32_t i = blockIdx.x * kOrderWarps + warp; i < num; i += gridDim.x * kOrderWarps) {
     const int64_t row = span.begin + i / parts;
     const int64_t from = p.index != nullptr && !is_by_token ? p.index[row] : row;
     const auto* in = static_cast<const T*>(p.x.in) + from * p.x.in_width;
-    const uint32_t first = i % parts * Slabs::kPieces + static_cast<uint32_t>(lane);
+    const uint32_t first = i % parts * kOrderPieces + static_cast<uint32_t>(lane);
     uint4 held[kEights];
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
