@@ -25,7 +25,7 @@ struct Way {
 const Way kWays[] = {{Multiplier::kThin},    {Multiplier::kFewRows}, {Multiplier::kMma},
                      {Multiplier::kGeneral}, {Multiplier::kSm90},    {Multiplier::kSm90, true}};
 
-// Rows of groups, by which kFewRows has tiles of 16, 32, 48, 64, 192 and 256 rows.
+// By these rows of groups kFewRows has tiles of 16, 32, 48, 64, 192 and 256 rows.
 const std::vector<int> kRows[] = {{1, 0, 2, 1},    {5, 16, 0, 7},      {20, 9, 30, 1},
                                   {40, 60, 0, 80}, {100, 190, 90, 70}, {200, 300, 0, 257}};
 

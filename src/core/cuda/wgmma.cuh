@@ -146,7 +146,7 @@ using WgmmaRows = const uint32_t (&)[4];
 template <int kN>
 struct Wgmma;
 
-// Products whose A is always in registers.
+// A of these products is always in registers.
 #define MOEBIUS_WGMMA_OF_REGISTERS(n, count, a, b, p)       \
   template <>                                               \
   struct Wgmma<n> {                                         \

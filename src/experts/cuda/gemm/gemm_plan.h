@@ -104,9 +104,9 @@ struct GemmDesc {
   int out_alignment = 16;
 };
 
-// The rows of a tile of kFewRows, for weights in codes, the type of the rows and a mean number of
-// rows per group.  They are more than the mean, since codes are read and decoded once per tile, and
-// groups rarely have just the mean.
+// Returns the rows of a tile of kFewRows for weights in codes, the type of the rows and a mean
+// number of rows per group.  They are more than the mean, since codes are read and decoded once per
+// tile, and groups rarely have just the mean.
 int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean);
 inline constexpr int kLargeFewRowsTile = 256;
 inline constexpr int kMediumFewRowsTile = 192;
@@ -195,8 +195,8 @@ inline constexpr int64_t kMostFetchedFrom = int64_t{1} << 30;
 inline constexpr int64_t kFetchingGroups = 4;
 inline constexpr int64_t kMostFetchedRows = 64;
 
-// Whether experts keep the codes of such weights packed (dequant/pack_codes.h) where the memory is
-// their own.  So they do where kernels of few rows decode e2m1 to bf16.
+// Says whether experts keep the codes of such weights packed (dequant/pack_codes.h) where the
+// memory is their own.  They do so where kernels of few rows decode e2m1 to bf16.
 bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu);
 // Plans for as many rows as are expected of all groups together.  A pure function.  Throws
 // Unsupported where desc.forced names a kernel that refuses.

@@ -83,8 +83,9 @@ __device__ __forceinline__ TilePlace find_tile(const RowGroups& rows,
   return {low, span.begin + int64_t{tile - starts.before[low]} * tile_rows, span.end};
 }
 
-// The same with the rows of a group shared out evenly among its tiles, in eights; tiles end with
-// their own rows.  REQUIRES: the number of rows that `starts` was made for is a multiple of eight.
+// Does the same with the rows of a group shared out evenly among its tiles, in eights; tiles end
+// with their own rows.  REQUIRES: the number of rows that `starts` was made for is a multiple of
+// eight.
 __device__ __forceinline__ TilePlace find_even_tile(const RowGroups& rows,
                                                     const TileStarts& starts,
                                                     int tile) {

@@ -105,8 +105,8 @@ __device__ __forceinline__ void decode_e2m1(Float16,
   }
 }
 
-// Packed codes (packed_e2m1.cuh).  Why two products: the factor of 2^126 and a scale together may
-// be more than bf16 holds.
+// This decodes packed codes (packed_e2m1.cuh).  It takes two products, since the factor of 2^126
+// and a scale together may be more than bf16 holds.
 __device__ __forceinline__ void decode_packed_e2m1(uint32_t low,
                                                    float scale,
                                                    uint32_t (&words)[4]) {

@@ -36,8 +36,8 @@ class OrderedSlabs {
   }
 
  private:
-  // By this order the lanes of one put() use different banks.  So do those of one get(), except that
-  // two of them share a bank for codes of 8 bits.
+  // By this order the lanes of one put() use different banks.  So do those of one get(), except
+  // that two of them share a bank for codes of 8 bits.
   __device__ __forceinline__ static int place(int slab, int eight) {
     return slab * kEights + (eight ^ (slab & 2 | slab >> 2 & 1));
   }

@@ -42,8 +42,8 @@ inline constexpr int kTileRowBytes = 128;
 inline constexpr int kStepBytes = 64;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 
-// A block for tiles of up to `tile_rows` rows.  Few warps, with many registers each, have the sums
-// of large tiles.
+// Describes a block for tiles of up to `tile_rows` rows.  Few warps, with many registers each, have
+// the sums of large tiles.
 struct Block {
   int tile_rows;
   int groups;            // warpgroups that multiply

@@ -16,7 +16,8 @@ namespace moebius::cuda::packed_e2m1 {
 inline constexpr uint32_t kPairBits = 0x81c081c0u;  // sign, and three bits of magnitude
 inline constexpr uint32_t kLastPair = 0x001b001bu;  // of the rotated word
 
-// A pair of codes, each in the lowest four bits of a half, and of their bf16.
+// These make the bf16 of a pair of codes, each of which lies in the lowest four bits of a half, and
+// the codes of a pair of bf16.
 __device__ __forceinline__ uint32_t pair_of_codes(uint32_t codes) {
   return (codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6;
 }
