@@ -48,7 +48,7 @@ TEST(LoopTimes, TasksThatWaitForOthersAreStalled) {
       for (int i = 0; i < 1000 && !both; ++i) {
         pass(milliseconds(1));
       }
-      pass(milliseconds(20));
+      pass(milliseconds(100));  // load may keep the other one from waiting for some of them
       count.count_down();
     } else {
       both = true;
