@@ -64,6 +64,8 @@ class CudaExperts final : public ExpertsBase {
     if (desc_.weight_memory == WeightMemory::kOwned) {  // else the memory is the caller's
       w1_.is_packed = packs_codes(gemm1_, gpu_);
       w2_.is_packed = packs_codes(gemm2_, gpu_);
+    }
+    if (w1_.is_packed || w2_.is_packed) {
       repack(weights_, stream);
       stream.synchronize();  // calls may come on other streams
     }
