@@ -131,10 +131,18 @@ constexpr GroupCode int4_code(const QuantizeSpec& spec, const Range& range) {
   return {.factor = scale, .zero_point = zero_point, .scale = scale};
 }
 
+// The scale of a group before it is rounded to e4m3.
+constexpr float nvfp4_wanted_scale(float absmax, float global_scale) {
+  return smaller(kE4M3Max, global_scale * (absmax * (1.0f / kE2M1Max)));
+}
+// What code 1 stands for, by a scale that has been rounded.
+constexpr float nvfp4_unit(float scale, float global_scale) {
+  return scale * reciprocal_or_zero(global_scale);
+}
+
 constexpr GroupCode nvfp4_code(const Range& range, float global_scale) {
-  const float wanted = global_scale * (range.absmax() * (1.0f / kE2M1Max));
-  const F8E4M3 scale(smaller(kE4M3Max, wanted));
-  const float unit = static_cast<float>(scale) * reciprocal_or_zero(global_scale);
+  const F8E4M3 scale(nvfp4_wanted_scale(range.absmax(), global_scale));
+  const float unit = nvfp4_unit(static_cast<float>(scale), global_scale);
   return {.factor = reciprocal_or_zero(unit), .scale_code = scale.bits};
 }
 

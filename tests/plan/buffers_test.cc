@@ -89,10 +89,23 @@ TEST(Buffers, BatchedRowsAreNotCopied) {
             int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
 }
 
+// One kernel activates and quantizes rows of up to 8192 elements, and wider ones are stored first.
+TEST(Buffers, WideActivatedRowsAreStoredBeforeTheyAreQuantized) {
+  const auto workspaces = [](int64_t intermediate) {
+    Deployment d = preset_deployment("deepseek-v3", "nvfp4", 8);
+    d.layer.intermediate = intermediate;
+    d.tokens = 1;
+    return expected_buffers(All2AllBackend::kLowLatency, d, 1).workspaces;
+  };
+  const int64_t step = workspaces(8192) - workspaces(8160);
+  EXPECT_EQ(workspaces(8224) - workspaces(8192), step + int64_t{32} * 8 * 256 * 2 * 8224);
+}
+
 // On GPUs the buffers include decoded weights and rows before their activation.
 TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
-  const auto workspaces = [](const char* quant, int64_t tokens = 17408) {
+  const auto workspaces = [](const char* quant, int64_t tokens = 17408, int experts = 128) {
     Deployment d = preset_deployment("qwen3-30b-a3b", quant, 1);
+    d.layer.routing.num_experts = experts;
     d.tokens = tokens;
     return expected_buffers(All2AllBackend::kNone, d, tokens).workspaces;
   };
@@ -100,10 +113,9 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   const int64_t decoded =
       std::max(int64_t{85} * 1536 * (2 * 2048 + 4), int64_t{128} * 2048 * (2 * 768 + 4));
   EXPECT_EQ(workspaces("mxfp4_w4a16") - workspaces("none"), decoded);
-  // With scales of 128 columns they hold the w1 of 83.
-  const int64_t scaled = std::max(int64_t{83} * 1536 * (2 * 2048 + 4 + 4 * 16),
-                                  int64_t{128} * 2048 * (2 * 768 + 4 + 4 * 6));
-  EXPECT_EQ(workspaces("int4_w4a16") - workspaces("none"), scaled);
+  // Scales of 128 columns are kept beside the w1 of 16 experts.
+  EXPECT_EQ(workspaces("int4_w4a16", 4096, 16) - workspaces("none", 4096, 16),
+            int64_t{16} * 1536 * (2 * 2048 + 4 + 4 * 16));
   // If activations are quantized per token, activated rows are stored in bf16 and as codes.
   EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("fp8_w8a8"));
   EXPECT_LT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded) << "none are decoded";

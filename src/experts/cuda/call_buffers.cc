@@ -5,13 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "experts/cuda/activation/activation_codes.h"
-
 namespace moebius::cuda {
-
-bool BufferFacts::activates_to_codes() const {
-  return a2.active() && can_activate_to_codes(a2.spec(), desc.intermediate);
-}
 
 CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch& scratch) {
   const ExpertsDesc& d = facts.desc;
@@ -41,7 +35,10 @@ CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch&
                     d.num_adapters == 0;
   gemm1 = scratch.take({plan.is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
   const bool needs_act = !facts.activates_to_codes() || (fuses_activation && !fuses_codes);
-  act = scratch.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);
+  // Batched rows always have room for GEMM1's result, which it does not store where it activates.
+  Scratch room_of_gemm1(gemm1.bytes(), facts.device);
+  Scratch& room = facts.is_batched() && facts.activates_to_codes() ? room_of_gemm1 : scratch;
+  act = room.take({needs_act ? slots : 0, d.intermediate}, d.in_dtype);
   if (facts.a2.active()) {
     hidden = facts.a2.take(scratch, slots, d.intermediate);
   } else {

@@ -39,8 +39,8 @@ struct BufferFacts {
   int lora_halves;
 
   bool is_batched() const { return desc.format == ActivationFormat::kBatched; }
-  // Whether the activation stores codes, and so no values.
-  bool activates_to_codes() const;
+  // Whether one kernel activates and quantizes GEMM1's result, so activated rows are not stored.
+  bool activates_to_codes() const { return a2.activates(desc.intermediate); }
 };
 
 struct CallBuffers {

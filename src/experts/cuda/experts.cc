@@ -24,7 +24,6 @@
 #include "core/scratch.h"
 #include "core/token_sums.h"
 #include "experts/cuda/activation/activation.h"
-#include "experts/cuda/activation/activation_codes.h"
 #include "experts/cuda/call_buffers.h"
 #include "experts/cuda/gemm/dequant/pack_codes.h"
 #include "experts/cuda/gemm/expert_gemm.h"
@@ -386,8 +385,8 @@ class CudaExperts final : public ExpertsBase {
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
     if (buffer_facts().activates_to_codes()) {
-      activate_to_codes({desc_.activation, a2_.spec(), given_scales(call)}, rows, buffers.gemm1,
-                        buffers.hidden, stream);
+      a2_.activate(desc_.activation, buffers.gemm1, rows, buffers.hidden, stream,
+                   given_scales(call));
       return buffers.hidden;
     }
     if (buffers.gemm2_activates) {

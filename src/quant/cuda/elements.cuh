@@ -108,6 +108,15 @@ __device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
   return code | bits >> 31 << sign_bit;
 }
 
+// The value of the code that minifloat() gives, by fewer instructions.
+template <int kMantissa, uint32_t kLowest>
+__device__ __forceinline__ float minifloat_value(float v) {
+  const uint32_t exponent = max(__float_as_uint(v) & 0x7f800000u, kLowest << 23);
+  constexpr uint32_t kToStep = (static_cast<uint32_t>(23 - kMantissa) << 23) + 0x400000u;
+  const float step = __uint_as_float(exponent + kToStep);
+  return copysignf((fabsf(v) + step) - step, v);
+}
+
 // The code of an element x that has been scaled to v; x is needed for the sign of NaN.
 template <Encode kHow>
 __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor& factor) {
@@ -249,6 +258,29 @@ __device__ __forceinline__ void decode8_as(uint64_t codes, float (&v)[kVector]) 
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     v[i] = decode1(kCode, static_cast<uint32_t>(codes >> (kWidth * i)) & ((1u << kWidth) - 1));
+  }
+}
+
+// Sets v to the values of the codes that encode8_as() gives.
+template <Encode kHow>
+__device__ __forceinline__ void round8_as(const float (&x)[kVector],
+                                          float factor,
+                                          float (&v)[kVector]) {
+  if constexpr (kHow == Encode::kE2M1Multiply || kHow == Encode::kE3M2Multiply ||
+                kHow == Encode::kE2M3Multiply) {
+    constexpr float kMost = kHow == Encode::kE2M1Multiply   ? kE2M1Max
+                            : kHow == Encode::kE3M2Multiply ? kE3M2Max
+                                                            : kE2M3Max;
+    constexpr int kMantissa = kHow == Encode::kE2M1Multiply   ? 1
+                              : kHow == Encode::kE3M2Multiply ? 2
+                                                              : 3;
+    constexpr uint32_t kLowest = kHow == Encode::kE3M2Multiply ? 125 : 127;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      v[i] = minifloat_value<kMantissa, kLowest>(clamped(x[i] * factor, -kMost, kMost));
+    }
+  } else {
+    decode8_as<code_of(kHow)>(encode8_as<kHow>(x, make_factor(factor, 0.0f)), v);
   }
 }
 

@@ -22,6 +22,7 @@ using quant::Encode;
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kMaxHeld = 4;  // vectors that a thread keeps of a row with a single scale
+static_assert(kMostCodedWidth == int64_t{kThreads} * kVector * kMaxHeld);
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
@@ -186,7 +187,7 @@ bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width) {
   }
   const int64_t group = spec.group.col > 0 ? spec.group.col : width;
   if (group >= width) {
-    return width <= int64_t{kThreads} * kVector * kMaxHeld;
+    return width <= kMostCodedWidth;
   }
   const int64_t lanes = group / kVector;
   return group % kVector == 0 && width % group == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;

@@ -94,7 +94,7 @@ struct ExpertGemm {
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
 
 // GEMM1 and the activation in one kernel.  The result has the bits of run_expert_gemm to bf16
-// followed by activate() or, with `codes`, by activate_to_codes() or RowCoder::encode().  `codes`
+// followed by activate() or, with `codes`, by RowCoder::activate() or RowCoder::encode().  `codes`
 // are for plans that quantize; a scale of a whole tensor is given as out.scale.
 struct ActivatedGemm {
   ExpertGemm gemm;  // without out

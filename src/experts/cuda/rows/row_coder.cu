@@ -1,17 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows are quantized by the kernels of encode_rows.cuh; a scale over many rows takes a pass over
-// the rows first.
+// Rows are quantized by the kernels of encode_rows.cuh, and those in nvfp4 and mx formats by that
+// of scaled_codes.cu if they are not too wide.  A scale over many rows takes a pass over them
+// first.
 #include <algorithm>
 #include <type_traits>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
+#include "experts/cuda/activation/activation_codes.h"
 #include "experts/cuda/rows/encode_rows.cuh"
 #include "experts/cuda/rows/row_coder.h"
 #include "experts/cuda/rows/row_groups.cuh"
+#include "experts/cuda/rows/scaled_codes.h"
 #include "quant/cuda/elements.cuh"
 #include "quant/group_rule.h"
 #include "quant/groups.h"
@@ -252,7 +255,7 @@ RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
     out.block = spec_->group.col > 0 ? spec_->group.col : k;
     out.scale = scratch.take({rows, ceil_div(k, out.block)}, DType::kF32);
   } else if (spec_->global_scale_per_row) {
-    out.scale = scratch.take({rows}, DType::kF32);  // only encode() reads it
+    out.scale = scratch.take({rows}, DType::kF32);  // of rows that are too wide for scaled_codes.cu
   } else if (scales_ != RowScales::kNone) {
     out.scale = is_dynamic()
                     ? scratch.take({scales_ == RowScales::kAll ? 1 : num_experts_}, DType::kF32)
@@ -353,11 +356,10 @@ void RowCoder::encode(const Tensor& x,
   a.values = out.values.raw();
   a.is_bf16 = dtype() == DType::kBF16;
   a.given = given;
-  const bool is_over_rows = scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
   float* largest = nullptr;
-  if (is_over_rows || spec_->global_scale_per_row) {
+  if (is_over_rows() || spec_->global_scale_per_row) {
     a.tensor_scale = out.scale.data<float>();
-    largest = is_over_rows && is_dynamic() ? out.scale.data<float>() : nullptr;
+    largest = is_over_rows() && is_dynamic() ? out.scale.data<float>() : nullptr;
   }
   const int sms = num_sms(index);
   visit_float(x.dtype(), [&](auto type) {
@@ -370,6 +372,10 @@ void RowCoder::encode(const Tensor& x,
       check_launch("largest_kernel");
       scales_kernel<<<1, kThreads, 0, stream>>>(spec_->format, largest, static_cast<int>(n));
       check_launch("scales_kernel");
+    }
+    if (a.has_vectors && takes_scaled_codes(*spec_, k)) {
+      put_scaled_codes(*spec_, std::nullopt, rows, x, out, on);
+      return;
     }
     if (spec_->global_scale_per_row) {
       launch_early("row_scales_kernel", row_scales_kernel<T>,
@@ -387,6 +393,25 @@ void RowCoder::encode(const Tensor& x,
     launch_early("encode_kernel", kernel, span_grid(rows, all_units, kWarps, sms), kThreads, 0,
                  stream, a);
   });
+}
+
+bool RowCoder::activates(int64_t k) const {
+  const bool knows_scales = !is_over_rows() || !is_dynamic();
+  return active() && knows_scales &&
+         (takes_scaled_codes(*spec_, k) || can_activate_to_codes(*spec_, k));
+}
+
+void RowCoder::activate(const ActivationSpec& activation,
+                        const Tensor& x,
+                        const RowGroups& rows,
+                        const RowOperand& out,
+                        const Stream& on,
+                        const GivenScales& given) const {
+  if (takes_scaled_codes(*spec_, out.values.dim(1))) {
+    put_scaled_codes(*spec_, activation, rows, x, out, on);
+  } else {
+    activate_to_codes({activation, *spec_, given}, rows, x, out, on);
+  }
 }
 
 }  // namespace moebius::cuda

@@ -48,6 +48,16 @@ class RowCoder {
               const RowOperand& out,
               const Stream& stream,
               const GivenScales& given = {}) const;
+  // Whether activate() takes rows of k elements.
+  bool activates(int64_t k) const;
+  // Activates the rows in use of x [rows, N], which is as for cuda::activate(), and quantizes them
+  // to out, in one pass and with the bits of two.
+  void activate(const ActivationSpec& activation,
+                const Tensor& x,
+                const RowGroups& rows,
+                const RowOperand& out,
+                const Stream& stream,
+                const GivenScales& given = {}) const;
   // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
   // Whether codes that a caller gives are decoded to values before they are multiplied.
@@ -67,6 +77,9 @@ class RowCoder {
               const Tensor& values,
               const Stream& stream) const;
   bool is_dynamic() const { return !constant_; }
+  bool is_over_rows() const {
+    return scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
+  }
   bool divides() const {
     return spec_->format == QuantFormat::kNvfp4 && !spec_->global_scale_per_row;
   }
