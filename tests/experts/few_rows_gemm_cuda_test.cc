@@ -111,13 +111,14 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
 
 // Each token becomes three rows, and has a slot without a row.
 TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
-  constexpr int kTokens = 20;
+  constexpr int kTokens = 600;  // enough to be read once
   constexpr int kTopk = 4;
-  const std::vector<int> sizes = {30, 0, 22, 8};
-  const Tensor index = Tensor::zeros({60}, DType::kI32);
+  constexpr int kRows = 3 * kTokens;
+  const std::vector<int> sizes = {900, 0, 660, 240};
+  const Tensor index = Tensor::zeros({kRows}, DType::kI32);
   const Tensor row_of_slot = Tensor::zeros({kTokens, kTopk}, DType::kI32);
   std::fill_n(row_of_slot.data<int32_t>(), kTokens * kTopk, -1);
-  for (int row = 0; row < 60; ++row) {
+  for (int row = 0; row < kRows; ++row) {
     const int token = row * 7 % kTokens;
     const int skipped = token % kTopk;
     const int slot = row / kTokens;
@@ -131,7 +132,7 @@ TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
       ExpertGemm gemm = gemm_of(w, sizes, false, dtype);
       gemm.a.values = there(random_uniform({kTokens, 544}, dtype, 7, -1.0f, 1.0f));
       gemm.a.index = there(index);
-      gemm.expected_rows = 60;
+      gemm.expected_rows = kRows;
       few_rows_gemm(gemm, plan_of(gemm), stream_);
       const Tensor expected = here(gemm.out);
       gemm.out = room(gemm.out.shape(), DType::kF32);

@@ -133,7 +133,9 @@ Layout choose_layout(const ExpertGemm& gemm, const Block& block, bool may_pair, 
 }
 
 // Tokens that become so many rows each, on average, are read once, and not once for each row.
+// With fewer parts of tokens for an SM, rows of their own give it more to do at once.
 constexpr int64_t kLeastRowsOfToken = 2;
+constexpr int64_t kLeastTokenParts = 4;
 
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
 // their memory.
@@ -157,7 +159,8 @@ std::shared_ptr<void> order_rows(
   const int64_t parts = order_parts(width);
   dim3 grid = span_grid(p.rows, num_rows * parts, kOrderWarps, num_sms(index));
   const Tensor& row_of_slot = gemm.a.row_of_slot;
-  if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0)) {
+  if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0) &&
+      row_of_slot.dim(0) * parts >= kLeastTokenParts * num_sms(index)) {
     order.row_of_slot = row_of_slot.data<int32_t>();
     order.num_tokens = static_cast<int>(row_of_slot.dim(0));
     order.topk = static_cast<int>(row_of_slot.dim(1));
