@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -61,8 +60,7 @@ const Sizes kSizes[] = {
     {{3, 16, 24, 31, 33, 2}, 192, 512},
     {{17, 24, 32, 40, 48, 50}, 192, 512},
     {{24, 32, 40, 48, 56, 64, 72, 110}, 192, 512},
-    // These have tiles of 192 or 256 rows, but of int4 and of formats whose blocks have scales for
-    // sums.
+    // These have tiles of 192 or 256 rows, but of int4 by 32 and 64 and of mx formats in f16.
     {{97, 192, 193, 300, 0, 130, 9, 190}, 192, 512},
     {{97, 256, 257, 300, 0, 330, 9, 190}, 192, 512},
     {{200, 120}, 601, 544},
@@ -102,8 +100,7 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
         gemm.max_sms = 5;
         few_rows_gemm(gemm, plan_of(gemm), stream_);
         const Tensor again = here(out);
-        EXPECT_EQ(std::memcmp(again.raw(), actual.raw(), static_cast<size_t>(actual.nbytes())), 0)
-            << "not the same bits on fewer SMs";
+        EXPECT_TRUE(same(again, actual)) << "not the same bits on fewer SMs";
       }
     }
   }
@@ -183,7 +180,7 @@ TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
   constexpr int64_t kFirst = 2 * int64_t{kRoom};  // row of the last group
   static_assert(kFirst * kN > std::numeric_limits<int32_t>::max());
   const std::vector<int> sizes = {1, 0, 20};
-  const WeightOperand w = weight(kSchemes[2], 3, kN, kK);
+  const WeightOperand w = weight(kSchemes[1], 3, kN, kK);  // bits do not go by the tile
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(moebius::name(dtype));
     ExpertGemm gemm = gemm_of(w, sizes, /*is_batched=*/false);
@@ -205,15 +202,11 @@ TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
 }
 
 TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
-  ActivationSpec interleaved;
-  interleaved.kind = Activation::kSwigluOai;
-  interleaved.interleaved = true;
-  ActivationSpec ungated;
-  ungated.kind = Activation::kRelu2;
-  ungated.gated = false;
   for (const Scheme& scheme : {kSchemes[2], kSchemes[5], kSchemes[12]}) {
     const WeightOperand w = weight(scheme, 2, 130, 256);
-    for (const ActivationSpec& spec : {ActivationSpec{}, interleaved, ungated}) {
+    for (const ActivationSpec& spec : {ActivationSpec{},
+                                       {.kind = Activation::kSwigluOai, .interleaved = true},
+                                       {.kind = Activation::kRelu2, .gated = false}}) {
       for (const DType dtype : kRowTypes) {
         SCOPED_TRACE(std::string(scheme.name) + ", kind " +
                      std::to_string(static_cast<int>(spec.kind)) + " " +
@@ -228,15 +221,12 @@ TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
         gemm.a.activation = spec;
         gemm.out = there(Tensor::zeros({23, 130}, DType::kF32, Device::cpu()));
         few_rows_gemm(gemm, plan_of(gemm), stream_);
-        const Tensor actual = here(gemm.out);
-        EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(expected.nbytes())),
-                  0);
+        EXPECT_TRUE(same(expected, here(gemm.out)));
       }
     }
   }
 }
 
-// mx scales of any size, and NaN where the format has it, have no effect beyond their columns.
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   for (const auto& [format, dtype] : {std::pair(QuantFormat::kMxfp4, DType::kBF16),
                                       {QuantFormat::kMxfp4, DType::kF16},
@@ -274,6 +264,56 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
               << name(format) << " " << moebius::name(dtype) << " rows " << rows[0] << " of "
               << groups << " groups, row " << r << " column " << n << ": " << have << ", expected "
               << want;
+        }
+      }
+    }
+  }
+}
+
+// Scales of groups may be 0 or NaN, and may change by any ratio from one group to the next.
+TEST_F(FewRowsGemmTest, ScalesOfGroupsChangeByAnyRatio) {
+  constexpr int64_t kN = 96;
+  constexpr int64_t kGroups = 8;  // of a column
+  constexpr float kScales[] = {1.0f, 0.0f, 0x1p-80f, 0x1p-20f, 0x1p-126f, -0x1p-3f, 0x1p40f, 0.0f};
+  for (const auto& [format, dtype] : {std::pair(QuantFormat::kInt4, DType::kBF16),
+                                      {QuantFormat::kInt4, DType::kF16},
+                                      {QuantFormat::kInt8, DType::kBF16},
+                                      {QuantFormat::kFp8, DType::kF16}}) {
+    const Scheme scheme = {
+        "by 128", format, Scales::kGroup, 128, 1, DType::kF32, format == QuantFormat::kInt4};
+    for (const int rows : {9, 40, 100, 300}) {
+      SCOPED_TRACE(std::string(name(format)) + " " + std::string(moebius::name(dtype)) + ", rows " +
+                   std::to_string(rows));
+      WeightOperand w = weight(scheme, 1, kN, kGroups * 128);
+      Tensor scale = here(w.quant.scale);
+      for (int64_t n = 0; n < kN; ++n) {
+        for (int64_t g = 0; g < kGroups; ++g) {
+          float& own = scale.data<float>()[n * kGroups + g];
+          own *= kScales[(n + g * (1 + n / 8)) % 8];
+          if (n == 5 && g == 3) {
+            own = std::numeric_limits<float>::quiet_NaN();
+          }
+        }
+      }
+      w.quant.scale = there(scale);
+      w.quant.bias = {};
+      ExpertGemm gemm = gemm_of(w, {rows}, false, dtype);
+      general_gemm(gemm, stream_);
+      const Tensor expected = here(gemm.out);
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
+      const Tensor actual = here(gemm.out);
+      for (int64_t n = 0; n < kN; ++n) {
+        const auto at = [&](const Tensor& of, int64_t r) { return of.data<float>()[r * kN + n]; };
+        float largest = 0.0f;
+        for (int64_t r = 0; r < rows; ++r) {
+          largest = std::max(largest, std::abs(at(expected, r)));
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+          const float want = at(expected, r);
+          const float have = at(actual, r);
+          ASSERT_TRUE(n == 5 ? std::isnan(want) && std::isnan(have)
+                             : std::abs(want - have) <= 1e-5f * largest)
+              << "row " << r << " column " << n << ": " << have << ", expected " << want;
         }
       }
     }

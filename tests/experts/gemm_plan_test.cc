@@ -289,7 +289,7 @@ TEST(GemmPlan, LargeWeightsOfManyRowsAreDecodedAhead) {
   for (const WeightFacts& weights :
        {mxfp4, weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3),
         weights_in(QuantFormat::kInt4, 128), weights_in(QuantFormat::kInt8)}) {
-    const GemmPlan ahead = plan_for(weights, 1280);
+    const GemmPlan ahead = plan_for(weights, 2048);
     EXPECT_TRUE(ahead.decodes() && ahead.decodes_ahead);
     EXPECT_FALSE(ahead.takes_index() || ahead.takes_arrivals() || ahead.takes_columns());
     EXPECT_EQ(plan_for(weights, kDecodedAheadRows).multiplier, Multiplier::kFewRows);
@@ -491,7 +491,7 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   testing::expect_mentions(
       to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
-      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 8192 rows on"});
+      {"16 x 1536 x 2048: sm90", "decoded weights;", "decoded from 32768 rows on"});
   GemmDesc f16 = desc;
   f16.rows.dtype = f16.out = DType::kF16;
   testing::expect_mentions(to_string(choose_gemm(f16, gpu_of(9), kManyRows), f16),
@@ -518,8 +518,9 @@ TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
                            {"few_rows in tiles of 16"});
 }
 
-// Registers have no room for the sums of a large tile and for those of blocks with other scales.
-TEST(GemmPlan, LargeTilesOfFewRowsHaveOneSumPerElement) {
+// Registers have no room for the sums of a large tile and for their totals.  A step has 64 bytes of
+// codes.
+TEST(GemmPlan, ScalesThatChangeWithinStepsHaveNoLargeTiles) {
   const WeightFacts int8 = weights_in(QuantFormat::kInt8);
   const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   const WeightFacts nvfp4 = weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3);
@@ -531,8 +532,13 @@ TEST(GemmPlan, LargeTilesOfFewRowsHaveOneSumPerElement) {
     EXPECT_EQ(few_rows_tile(int8, dtype, 177), 256);
     EXPECT_EQ(few_rows_tile(nvfp4, dtype, 79), 64);
     EXPECT_EQ(few_rows_tile(nvfp4, dtype, 80), 192);
-    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 400), 64);
-    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 128), dtype, 400), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4), dtype, 80), 192);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 115), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 116), 192);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 64), dtype, 400), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 64), dtype, 71), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 64), dtype, 72), 192);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 32), dtype, 400), 64);
   }
   EXPECT_EQ(few_rows_tile(mxfp4, DType::kBF16, 128), 192);
   EXPECT_EQ(few_rows_tile(mxfp4, DType::kF16, 128), 64);

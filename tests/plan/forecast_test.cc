@@ -49,7 +49,7 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
 
 // Formats decide on the GEMM, as in src/experts/cuda/gemm/gemm_plan.cc.
 TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
-  constexpr int64_t kTokens = 18432;  // 1152 rows per expert, nine tiles
+  constexpr int64_t kTokens = 32768;  // 2048 rows per expert, 16 tiles
   const Machine m = plain_h200();
   const auto experts = [&](const char* quant, DType dtype, const Machine& machine) {
     Deployment d = preset_deployment("qwen3-30b-a3b", quant, 1);

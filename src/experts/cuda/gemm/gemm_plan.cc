@@ -177,16 +177,15 @@ Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
              : nullptr;
 }
 
-// Says whether kFewRows has tiles larger than kSmallFewRowsTile for these weights, as
-// few_rows::Decoding::kHasLargeTiles says, with the same scale for all of K where scales do not go
-// into the elements.
+// Says whether kFewRows has tiles larger than kSmallFewRowsTile for these weights: where scales go
+// into the elements (few_rows::Decoding::kFolds), or change only between steps of k and are not in
+// e8m0.
 bool has_large_tiles(const WeightFacts& w, DType rows) {
-  const quant::Code code = quant::code_of(*w.format);
-  const bool folds = w.scale_dtype == DType::kE8M0
-                         ? rows == DType::kBF16
-                         : code == quant::Code::kE2M1 && w.scale_dtype == DType::kF8E4M3;
-  return folds ||
-         (code != quant::Code::kU4 && w.scale_dtype == DType::kF32 && w.grid.num_cols == 1);
+  if (w.scale_dtype == DType::kE8M0) {
+    return rows == DType::kBF16;
+  }
+  const int step = kFewRowsStepBytes * 8 / quant::code_bits(quant::code_of(*w.format));
+  return w.scale_dtype == DType::kF8E4M3 || w.grid.num_cols == 1 || w.grid.group_cols >= step;
 }
 
 // Says why kThin refuses weights that kSm90 takes as they are.
@@ -334,8 +333,12 @@ std::optional<Multiplier> forced_multiplier() {
 
 int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
   constexpr int64_t kMostMediumRows = 176;
-  const int bits = quant::code_bits(quant::code_of(*w.format));
-  const int64_t least_medium = bits == 4 ? 80 : w.n * w.k >= kLargeGroup ? 72 : 60;
+  const bool is_large = w.n * w.k >= kLargeGroup;
+  const bool scales_sums = decoded_blocks(w, rows) > 0;
+  const bool has_4_bits = quant::code_bits(quant::code_of(*w.format)) == 4;
+  const int64_t least_medium = has_4_bits                ? (scales_sums ? 116 : 80)
+                               : is_large || scales_sums ? 72
+                                                         : 60;
   if (mean >= least_medium && has_large_tiles(w, rows)) {
     return mean <= kMostMediumRows ? kMediumFewRowsTile : kLargeFewRowsTile;
   }
@@ -344,14 +347,14 @@ int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
 
 int64_t least_decoded_rows(const WeightFacts& w, DType rows) {
   const bool is_large = w.n * w.k >= kLargeGroup;
-  if (has_large_tiles(w, rows)) {
-    return is_large ? 1280 : 1088;
+  const bool has_4_bits = quant::code_bits(quant::code_of(*w.format)) == 4;
+  if (!has_large_tiles(w, rows)) {
+    return has_4_bits ? (is_large ? 640 : 512) : (is_large ? 512 : 352);
   }
-  const bool has_blocks = decoded_blocks(w, rows) > 0;
-  if (quant::code_bits(quant::code_of(*w.format)) == 4) {
-    return has_blocks ? (is_large ? 640 : 512) : (is_large ? 448 : 384);
+  if (decoded_blocks(w, rows) > 0) {  // decoded weights have scales of their sums, too
+    return is_large || has_4_bits ? 2048 : 1408;
   }
-  return has_blocks ? (is_large ? 512 : 352) : (is_large ? 352 : 320);
+  return is_large ? 1280 : 1088;
 }
 
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {

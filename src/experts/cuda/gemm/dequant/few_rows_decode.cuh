@@ -134,10 +134,17 @@ __device__ __forceinline__ uint32_t folded_e4m3(Float16, uint32_t codes) {
   return e4m3_pair(Float16{}, codes);
 }
 
+// Where along k the scales of sums may change.
+enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
+
 // Says which codes and scales become elements of which type, and how.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
 // kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
-template <Code kOfCode, typename OfScale, typename T, bool kPacked = false>
+template <Code kOfCode,
+          typename OfScale,
+          typename T,
+          Changes kOfSums = Changes::kNever,
+          bool kPacked = false>
 struct Decoding {
   static_assert(!kPacked || (kOfCode == Code::kE2M1 && std::is_same_v<T, BFloat16>));
   static constexpr Code kCode = kOfCode;
@@ -150,10 +157,12 @@ struct Decoding {
   // Whether scales go into the elements.  Those of e8m0 have more exponents than f16.
   static constexpr bool kFolds = kIsPair || (kIsE8m0 && kIsBF16);
   static constexpr bool kByChunks = is_by_chunks(kCode, kFolds);
-  // Whether there are kernels of large tiles, whose sums leave no registers for sums of blocks of k
-  // with other scales.
-  static constexpr bool kHasLargeTiles =
-      kFolds || (kCode != Code::kU4 && std::is_same_v<Scale, float>);
+  static constexpr Changes kChanges = kOfSums;
+  static_assert(!kFolds || kChanges == Changes::kNever);
+  // Which tiles have kernels.  Sums of large ones leave no registers for totals of sums whose
+  // scales change within steps.  With eight bits, small ones with either change are one kernel.
+  static constexpr bool kHasLargeTiles = kChanges != Changes::kWithinSteps;
+  static constexpr bool kHasSmallTiles = kChanges != Changes::kBetweenSteps || kCode == Code::kU4;
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;

@@ -86,7 +86,7 @@ class Filler {
     column_ = place_.group * p_.n + place_.column;
     next_scales_ = scale_byte_ = 0;
     const int rows = S::multiplied(place_.rows);
-    x_ = &p_.x[(rows - fewest_multiplied(kCode, kRows)) / kBlock.rows_step];
+    x_ = &p_.x[(rows - fewest_multiplied(kRows)) / kBlock.rows_step];
     const int row_bytes = rows * (S::kSlabs / 2 * kTileRowBytes);
     stage_bytes_ = static_cast<uint32_t>(kBlock.code_bytes() + (row_bytes << p_.team_shift));
   }

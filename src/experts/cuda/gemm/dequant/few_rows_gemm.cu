@@ -4,7 +4,8 @@
 // A grouped GEMM for few rows per group, which runs at the speed at which codes are read.  On the
 // tensor cores the weights, decoded in registers, are the operand of 64 or 16 rows, and the rows of
 // activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
-// order; scales of e2m1 go into the elements where these hold them exactly.
+// order, or multiplied by ratios of scales; scales of e2m1 go into the elements where these hold
+// them exactly.
 //
 // Grid: one persistent block per SM, or two where items are short.  An item is a tile of rows of a
 // group times a block of columns.
@@ -14,7 +15,7 @@
 // multiply together (wgmma); in smaller ones each does so for itself (mma), which needs no waits
 // for products.  Tiles of more than 64 rows have twelve or eight warps, whose registers hold more
 // sums; a warpgroup decodes while another multiplies.  The sums of all differ by their order along
-// k alone.
+// k, and, where scales change in large tiles, by the rounding of ratios.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 1 KiB of codes for each warp that multiplies, 64 bytes of a column, and the rows that
@@ -41,9 +42,10 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
-Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const WeightArgs& w) {
+Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const Args& p) {
+  const WeightArgs& w = p.w;
   const auto& activation = gemm.a.activation;
-  const KernelChoice choice{w.code, w.scale_dtype, tile_rows,
+  const KernelChoice choice{w.code, w.scale_dtype, tile_rows, p.ends,
                             !activation                  ? Activates::kNo
                             : is_plain_silu(*activation) ? Activates::kPlainSilu
                                                          : Activates::kAny};
@@ -172,7 +174,7 @@ std::shared_ptr<void> order_rows(
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   CUtensorMap* map = p.x;
-  for (int rows = fewest_multiplied(p.w.code, block.tile_rows); rows <= block.tile_rows;
+  for (int rows = fewest_multiplied(block.tile_rows); rows <= block.tile_rows;
        rows += block.rows_step) {
     *map++ = make_tensor_map(x.get(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_128B,
                              {{kTileRowBytes, 1, kTileRowBytes},
@@ -207,7 +209,7 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
-  const Kernels kernels = find_kernels(gemm, plan.tile_rows, p.w);
+  const Kernels kernels = find_kernels(gemm, plan.tile_rows, p);
   assert(kernels.gemm != nullptr);
   const Block block = block_of(plan.tile_rows);
   const Layout layout = choose_layout(gemm, block, kernels.gemm_of_pair != nullptr, p);

@@ -73,10 +73,12 @@ template <typename D>
 Kernels gemm_kernels_of(const KernelChoice& choice) {
   Kernels kernels{};
   const int rows = choice.tile_rows;
-  kernels.gemm = rows == 16   ? few_rows_gemm_kernel<D, 16>
-                 : rows == 32 ? few_rows_gemm_kernel<D, 32>
-                 : rows == 48 ? few_rows_gemm_kernel<D, 48>
-                              : few_rows_gemm_kernel<D, 64>;
+  if constexpr (D::kHasSmallTiles) {
+    kernels.gemm = rows == 16   ? few_rows_gemm_kernel<D, 16>
+                   : rows == 32 ? few_rows_gemm_kernel<D, 32>
+                   : rows == 48 ? few_rows_gemm_kernel<D, 48>
+                                : few_rows_gemm_kernel<D, 64>;
+  }
   if constexpr (D::kHasLargeTiles) {
     if (rows > kSmallFewRowsTile) {
       kernels.gemm = rows == kMediumFewRowsTile ? few_rows_gemm_kernel<D, kMediumFewRowsTile>
@@ -100,24 +102,48 @@ Kernels kernels_of(const KernelChoice& choice) {
   return kernels;
 }
 
+// Returns the kernels for codes with these scales.  Those for changes within steps take all scales;
+// int4 has none for scales that never change, and e8m0 that is not folded has no others.
+template <Code kCode, typename Scale, typename T>
+Kernels kernels_of(const KernelChoice& choice) {
+  using Never = Decoding<kCode, Scale, T>;
+  if constexpr (Never::kFolds) {
+    return kernels_of<Never>(choice);
+  } else {
+    if constexpr (!Never::kIsE8m0) {
+      using Between = Decoding<kCode, Scale, T, Changes::kBetweenSteps>;
+      if constexpr (Between::kHasSmallTiles) {
+        if (choice.ends <= 1) {
+          return kernels_of<Between>(choice);
+        }
+      } else if (choice.ends == 0) {
+        return kernels_of<Never>(choice);
+      } else if (choice.ends == 1 && choice.tile_rows > kSmallFewRowsTile) {
+        return kernels_of<Between>(choice);
+      }
+    }
+    return kernels_of<Decoding<kCode, Scale, T, Changes::kWithinSteps>>(choice);
+  }
+}
+
 // T: BFloat16 or Float16, the type of the rows.
 template <typename T>
 Kernels find_kernels(const KernelChoice& choice) {
   const DType scale = choice.scale;
   switch (choice.code) {
     case Code::kU4:
-      return scale == DType::kF32    ? kernels_of<Decoding<Code::kU4, float, T>>(choice)
-             : scale == DType::kBF16 ? kernels_of<Decoding<Code::kU4, BFloat16, T>>(choice)
-                                     : kernels_of<Decoding<Code::kU4, Float16, T>>(choice);
+      return scale == DType::kF32    ? kernels_of<Code::kU4, float, T>(choice)
+             : scale == DType::kBF16 ? kernels_of<Code::kU4, BFloat16, T>(choice)
+                                     : kernels_of<Code::kU4, Float16, T>(choice);
     case Code::kI8:
-      return scale == DType::kF32 ? kernels_of<Decoding<Code::kI8, float, T>>(choice) : Kernels{};
+      return scale == DType::kF32 ? kernels_of<Code::kI8, float, T>(choice) : Kernels{};
     case Code::kE4M3:
-      return scale == DType::kF32    ? kernels_of<Decoding<Code::kE4M3, float, T>>(choice)
-             : scale == DType::kE8M0 ? kernels_of<Decoding<Code::kE4M3, uint8_t, T>>(choice)
+      return scale == DType::kF32    ? kernels_of<Code::kE4M3, float, T>(choice)
+             : scale == DType::kE8M0 ? kernels_of<Code::kE4M3, uint8_t, T>(choice)
                                      : Kernels{};
     case Code::kE2M1:
-      return scale == DType::kE8M0 ? kernels_of<Decoding<Code::kE2M1, uint8_t, T>>(choice)
-                                   : kernels_of<Decoding<Code::kE2M1, uint16_t, T>>(choice);
+      return scale == DType::kE8M0 ? kernels_of<Code::kE2M1, uint8_t, T>(choice)
+                                   : kernels_of<Code::kE2M1, uint16_t, T>(choice);
     default:
       return {};
   }

@@ -34,6 +34,7 @@ struct KernelChoice {
   Code code;
   DType scale;
   int tile_rows;
+  uint32_t ends;  // see Args
   Activates activates;
 };
 using GemmKernel = void (*)(Args);

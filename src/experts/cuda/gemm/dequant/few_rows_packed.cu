@@ -5,9 +5,11 @@
 namespace moebius::cuda::few_rows {
 
 Kernels packed_kernels(const KernelChoice& choice) {
-  Kernels kernels = choice.scale == DType::kE8M0
-                        ? gemm_kernels_of<Decoding<Code::kE2M1, uint8_t, BFloat16, true>>(choice)
-                        : gemm_kernels_of<Decoding<Code::kE2M1, uint16_t, BFloat16, true>>(choice);
+  constexpr Changes kNever = Changes::kNever;
+  Kernels kernels =
+      choice.scale == DType::kE8M0
+          ? gemm_kernels_of<Decoding<Code::kE2M1, uint8_t, BFloat16, kNever, true>>(choice)
+          : gemm_kernels_of<Decoding<Code::kE2M1, uint16_t, BFloat16, kNever, true>>(choice);
   kernels.order = bf16_kernels(choice).order;  // bits of codes do not change the order of k
   return kernels;
 }

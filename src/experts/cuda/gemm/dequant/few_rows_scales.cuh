@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/cuda/ftz.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
@@ -29,6 +30,12 @@ __device__ __forceinline__ float scale_value(uint32_t bits) {
     return e8m0_to_float(static_cast<uint8_t>(bits));
   }
 }
+
+// A scale is faint if it is less than 1 / kMostRatio of the largest before it in its column.  Sums
+// are not brought to faint scales, so they stay finite, and what faint scales add is rounded to the
+// type of the elements.
+inline constexpr float kMostRatio = 0x1p64f;
+inline constexpr float kMostReciprocal = 0x1p126f;  // larger numbers have subnormal reciprocals
 
 // D: a Decoding.
 template <typename D>
@@ -79,6 +86,7 @@ class Scales {
   // Call this before the first step of an item.
   __device__ __forceinline__ void begin() {
     factor_[0] = factor_[1] = 0.0f;  // of the sums so far, which are 0
+    largest_[0] = largest_[1] = 0.0f;
   }
   // Call this before the first of every p.chunk_steps steps.
   __device__ __forceinline__ void next_chunk() {
@@ -154,15 +162,11 @@ class Scales {
     return D::kMayBeLarge && is_large_;
   }
 
-  // Unless D::kFolds: before which slabs of a step other scales begin, see Args::ends.
-  __device__ __forceinline__ uint32_t ends() const {
-    return ends_;
-  }
+  // Whether other scales of sums begin before this slab of a step, see Args::ends.
   __device__ __forceinline__ bool ends_before(int slab) const {
-    return (ends_ & 1 << slab) != 0;
-  }
-  __device__ __forceinline__ bool ends_within() const {
-    return ends_ > 1;
+    return D::kChanges == Changes::kNever          ? false
+           : D::kChanges == Changes::kBetweenSteps ? slab == 0 && ends_ != 0
+                                                   : (ends_ >> slab & 1) != 0;
   }
   // Makes the scales from `slab` on those of factors().
   __device__ __forceinline__ void take_factors(int slab) {
@@ -176,6 +180,49 @@ class Scales {
       zero_k_ += to_next(slab);
       fetch_zeros();
     }
+  }
+  // Makes the scales and zero points of the next step those of factors() and by(), and sets
+  // ratios() to what the sums so far are multiplied by.
+  __device__ __forceinline__ void take_ratios() {
+    has_faint_ = changes_ = false;
+    if (!ends_before(0)) {
+      return;
+    }
+    const float before[2] = {factor_[0], factor_[1]};
+    take_factors(0);
+    if constexpr (D::kHasZeros) {
+      take_zeros(0);
+    }
+    changes_ = __any_sync(kAll, factor_[0] != before[0] || factor_[1] != before[1]) != 0;
+    if (changes_) {
+      bool is_usual[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float own = fabsf(factor_[i]);
+        largest_[i] = fmaxf(largest_[i], own);
+        ratio_[i] =
+            factor_[i] == before[i] ? 1.0f : before[i] * approximate_reciprocal_ftz(factor_[i]);
+        is_usual[i] = own * kMostRatio >= largest_[i] && own < kMostReciprocal &&
+                      fabsf(ratio_[i]) <= kMostRatio;
+      }
+      if (__any_sync(kAll, !is_usual[0] || !is_usual[1]) != 0) {
+        take_unusual(before, is_usual);
+      }
+    }
+  }
+  // Whether a ratio of the warp is not 1.
+  __device__ __forceinline__ bool changes() const {
+    return changes_;
+  }
+  __device__ __forceinline__ const float (&ratios() const)[2] {
+    return ratio_;
+  }
+  // Whether the warp has columns with faint scales, whose elements are multiplied by faint().
+  __device__ __forceinline__ bool has_faint() const {
+    return has_faint_;
+  }
+  __device__ __forceinline__ uint32_t faint(int i) const {
+    return both_halves(T{}, faint_[i]);
   }
   // Whether there are zero points to subtract.
   __device__ __forceinline__ bool subtracts() const {
@@ -201,6 +248,23 @@ class Scales {
   static constexpr int kOfWord = 4 / kBytes;
   static constexpr int kOfChunk = kChunkBytes / kBytes;
 
+  // A column whose scale is 0 or faint keeps that of its sums.
+  __device__ __forceinline__ void take_unusual(const float (&before)[2],
+                                               const bool (&is_usual)[2]) {
+    has_faint_ = true;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float own = factor_[i];
+      faint_[i] = 1.0f;
+      if (own == 0.0f || fabsf(own) * kMostRatio < largest_[i]) {
+        faint_[i] = own == 0.0f ? 0.0f : own / before[i];
+        factor_[i] = before[i];
+        ratio_[i] = 1.0f;
+      } else if (!is_usual[i]) {
+        ratio_[i] = own == before[i] ? 1.0f : before[i] / own;
+      }
+    }
+  }
   __device__ __forceinline__ void fetch_chunk() {
     const int first = (fetch_k_ >> p_.scale_shift & -kOfChunk) + part_ * kOfWord;
     const auto* from = static_cast<const uint8_t*>(p_.w.scale);
@@ -294,6 +358,11 @@ class Scales {
   uint32_t next_zero_[2];
   bool is_large_ = false;
   float factor_[2];
+  bool changes_ = false;
+  bool has_faint_ = false;
+  float largest_[2];  // magnitude of the item's scales so far
+  float ratio_[2];
+  float faint_[2];
   uint32_t by_[2][kFactors];
 };
 

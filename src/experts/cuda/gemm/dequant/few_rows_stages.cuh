@@ -39,7 +39,7 @@ inline constexpr int kTileRowBytes = 128;
 
 // Codes of a stage: 64 columns for each warpgroup that multiplies, swizzled as TMA does it for 64
 // bytes.
-inline constexpr int kStepBytes = 64;  // of a column
+inline constexpr int kStepBytes = kFewRowsStepBytes;  // of a column
 inline constexpr int kBoxBytes = kGroupColumns * kStepBytes;
 
 // Describes a block for tiles of up to `tile_rows` rows.  Few warps, with many registers each, have
@@ -67,17 +67,11 @@ constexpr Block block_of(int tile_rows) {
                                            : Block{tile_rows, 2, 1, 232, 40, 4 * kEight};
 }
 
-// Says whether warpgroups have a loop over k for each number of rows that they multiply by, instead
-// of a branch at the products.  Registers suffice for two such loops.
-__host__ __device__ constexpr bool has_loop_per_number(Code code) {
-  return code == Code::kU4;
-}
 // A tile is multiplied by a multiple of Block::rows_step, and by at least so many rows.
-__host__ __device__ constexpr int fewest_multiplied(Code code, int tile_rows) {
-  return tile_rows <= kMmaRows           ? kEight
-         : tile_rows > kSmallFewRowsTile ? kSmallFewRowsTile
-         : has_loop_per_number(code)     ? tile_rows - kEight
-                                         : tile_rows / 2;
+__host__ __device__ constexpr int fewest_multiplied(int tile_rows) {
+  return tile_rows <= kMmaRows            ? kEight
+         : tile_rows <= kSmallFewRowsTile ? tile_rows / 2
+                                          : kSmallFewRowsTile;
 }
 
 // A step of a team along k.
@@ -86,12 +80,11 @@ struct Step {
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr int kSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kK = kSlabs * kSlab;
-  static_assert((kRows - fewest_multiplied(kCode, kRows)) / block_of(kRows).rows_step <
-                kMostNumbers);
+  static_assert((kRows - fewest_multiplied(kRows)) / block_of(kRows).rows_step < kMostNumbers);
   // Returns by how many rows a tile that has `rows` is multiplied.
   __device__ __forceinline__ static int multiplied(int rows) {
     constexpr int kBy = block_of(kRows).rows_step;
-    return max((rows + kBy - 1) / kBy * kBy, fewest_multiplied(kCode, kRows));
+    return max((rows + kBy - 1) / kBy * kBy, fewest_multiplied(kRows));
   }
 };
 

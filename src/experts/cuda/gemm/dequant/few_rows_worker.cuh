@@ -51,7 +51,7 @@ class Worker {
       item += static_cast<int>(gridDim.x);
       const bool goes_on = item < num_items;
       if constexpr (!kByWarps) {
-        multiply_together<kRows>(goes_on, sums);
+        multiply(goes_on, sums);
       } else if (rows_multiplied_ == kEight) {
         multiply_by_warps<1>(goes_on, sums);
       } else {
@@ -73,11 +73,11 @@ class Worker {
   static constexpr bool kByWarps = kRows <= kMmaRows;
   static constexpr bool kIsLarge = kRows > kSmallFewRowsTile;
   static constexpr bool kFolds = D::kFolds;
-  static constexpr int kFewest = fewest_multiplied(D::kCode, kRows);
-  // Scales of sums usually change before these slabs of a step (Scales::ends), which has a loop of
-  // its own.  Another loop takes kAnyEnds.
-  static constexpr uint32_t kUsualEnds = D::kCode == Code::kU4 ? 1 : 0;
-  static constexpr uint32_t kAnyEnds = ~0u;
+  static constexpr int kFewest = fewest_multiplied(kRows);
+  // Where scales of sums change, sums are scaled and added to totals.  In large tiles they are
+  // multiplied by the ratio of the scales before and after instead, which takes half the registers.
+  static constexpr bool kRescales = kIsLarge && D::kChanges == Changes::kBetweenSteps;
+  static constexpr bool kHasTotals = !kRescales && D::kChanges != Changes::kNever;
 
   // Returns the row in the tile of the lane's sum j.
   __device__ __forceinline__ int row_of(int j) const { return j / 4 * 8 + part_ * 2 + j % 2; }
@@ -111,7 +111,7 @@ class Worker {
     }
   }
 
-  template <bool kIsSpecial>
+  template <bool kIsSpecial, bool kIsFaint = false>
   __device__ __forceinline__ void decode(const Words& words, int slab, Elements& elements) const {
     uint32_t pairs[2][4];
 #pragma unroll
@@ -121,6 +121,12 @@ class Worker {
         by = unfolded_e8m0(by);
       }
       decode_pairs<D, kIsSpecial>(words[i] + slab * S::kWords, by, pairs[i]);
+      if constexpr (kIsFaint) {
+#pragma unroll
+        for (uint32_t& pair : pairs[i]) {
+          pair = product(typename D::Element{}, pair, scales_.faint(i));
+        }
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -139,6 +145,13 @@ class Worker {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       totals[j] = __fmaf_rn(sums[j], scale[j / 2 % 2], totals[j]);
+    }
+  }
+
+  __device__ __forceinline__ static void scale(const float (&by)[2], Sums& sums) {
+#pragma unroll
+    for (int j = 0; j < kRows / 2; ++j) {
+      sums[j] *= by[j / 2 % 2];
     }
   }
 
@@ -168,17 +181,17 @@ class Worker {
       ptx::Wgmma<kN>::f16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
     }
   }
-  // Multiplies slabs from `first` on by the rows of the item, at least kLeast and at most kN, which
-  // begin at the descriptor with this low word.
-  template <int kN, int kLeast, int kSlabs>
+  // Multiplies slabs from `first` on by the rows of the item, at most kN, which begin at the
+  // descriptor with this low word.
+  template <int kN, int kSlabs>
   __device__ __forceinline__ void multiply_slabs(Sums& all,
                                                  const Elements (&elements)[kSlabs],
                                                  int first,
                                                  uint32_t rows,
                                                  bool accumulates) const {
-    if constexpr (kN > kLeast) {
+    if constexpr (kN > kFewest) {
       if (rows_multiplied_ < kN) {
-        multiply_slabs<kN - kBlock.rows_step, kLeast>(all, elements, first, rows, accumulates);
+        multiply_slabs<kN - kBlock.rows_step>(all, elements, first, rows, accumulates);
         return;
       }
     }
@@ -206,34 +219,12 @@ class Worker {
     }
   }
 
-  // Multiplies the item that has been started, which takes at most kN rows.  `goes_on`: another one
-  // follows.
-  template <int kN>
-  __device__ __forceinline__ void multiply_together(bool goes_on, Sums& result) {
-    constexpr bool kLoopPerNumber = has_loop_per_number(D::kCode);
-    if constexpr (kLoopPerNumber && kN > kFewest) {
-      if (rows_multiplied_ < kN) {
-        multiply_together<kN - kBlock.rows_step>(goes_on, result);
-        return;
-      }
-    }
-    constexpr int kLeast = kLoopPerNumber ? kN : kFewest;
-    if constexpr (kFolds || kIsLarge) {
-      multiply<kN, kLeast, kUsualEnds>(goes_on, result);
-    } else if (scales_.ends() == kUsualEnds) {
-      multiply<kN, kLeast, kUsualEnds>(goes_on, result);
-    } else {
-      multiply<kN, kLeast, kAnyEnds>(goes_on, result);
-    }
-  }
-
-  // The same where it takes at least kLeast rows.  kEnds: what Scales::ends() tells, or kAnyEnds.
-  template <int kN, int kLeast, uint32_t kEnds>
+  // Multiplies the item that has been started.  `goes_on`: another one follows.
   __device__ __forceinline__ void multiply(bool goes_on, Sums& result) {
     // Slabs that are decoded and multiplied together: either as many of a step as registers hold,
     // while other warpgroups multiply, or one while the one before is multiplied.
     constexpr bool kTogether =
-        !kIsLarge && (kFolds || (D::kCode == Code::kU4 && kEnds == kUsualEnds));
+        !kIsLarge && (kFolds || (D::kCode == Code::kU4 && D::kChanges == Changes::kBetweenSteps));
     constexpr int kUnit = !kTogether ? 1 : kFolds || kRows <= 48 ? S::kSlabs : S::kSlabs / 2;
     constexpr int kUnits = kTogether ? 1 : 2;  // in registers
     Sums sums = {};
@@ -257,6 +248,8 @@ class Worker {
         if constexpr (kFolds) {
           scales_.take_folded();
           is_special = scales_.is_large();
+        } else if constexpr (kRescales) {
+          scales_.take_ratios();
         }
 #pragma unroll
         for (int first = 0; first < S::kSlabs; first += kUnit) {
@@ -266,7 +259,12 @@ class Worker {
           }
           // Warps of a warpgroup may differ in this, so the branch is not around wgmma, which they
           // take together.
-          if (is_special) {
+          if (kRescales && scales_.has_faint()) {
+#pragma unroll
+            for (int i = 0; i < kUnit; ++i) {
+              decode<false, kRescales>(words_, first + i, own[i]);
+            }
+          } else if (is_special) {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
               decode<true>(words_, first + i, own[i]);
@@ -275,21 +273,25 @@ class Worker {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
               const int slab = first + i;
-              if (D::kHasZeros && ends_before<kEnds>(slab)) {
+              if (D::kHasZeros && kHasTotals && scales_.ends_before(slab)) {
                 scales_.take_zeros(slab);
               }
               decode<false>(words_, slab, own[i]);
             }
           }
-          const bool ends = !kFolds && ends_before<kEnds>(first);
+          const bool ends = scales_.ends_before(first);
           if (ends) {
             ptx::wgmma_wait<0>();
             ptx::wgmma_pin(sums);
-            add_scaled(scales_.factors(), sums, totals);
-            scales_.take_factors(first);
+            if constexpr (kHasTotals) {
+              add_scaled(scales_.factors(), sums, totals);
+              scales_.take_factors(first);
+            } else if (scales_.changes()) {
+              scale(scales_.ratios(), sums);
+            }
           }
           ptx::wgmma_pin(sums);
-          multiply_slabs<kN, kLeast>(sums, own, first, rows, !ends);
+          multiply_slabs<kRows>(sums, own, first, rows, kRescales || !ends);
           if (first + kUnit == S::kSlabs) {
             if constexpr (kFolds) {
               scales_.fetch_folded();  // those of the next step
@@ -309,12 +311,14 @@ class Worker {
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(sums);
     release();
-    if constexpr (!kFolds) {
+    if constexpr (kHasTotals) {
       add_scaled(scales_.factors(), sums, totals);
+    } else if constexpr (!kFolds) {
+      scale(scales_.factors(), sums);
     }
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
-      result[j] = kFolds ? sums[j] : totals[j];
+      result[j] = kHasTotals ? totals[j] : sums[j];
     }
   }
 
@@ -326,10 +330,6 @@ class Worker {
     if (ends_step) {
       release();
     }
-  }
-  template <uint32_t kEnds>
-  __device__ __forceinline__ bool ends_before(int slab) const {
-    return kEnds == kAnyEnds ? scales_.ends_before(slab) : (kEnds >> slab & 1) != 0;
   }
 
   // The same by each warp for itself, for an item of up to 8 * kEights rows.
@@ -345,11 +345,9 @@ class Worker {
       const int end = min(step + p_.chunk_steps, p_.steps);
       const bool has_next = goes_on || end < p_.steps;
       if (D::kSkipsZeros ? !scales_.subtracts() : scales_.is_large()) {
-        multiply_steps<true, !kFolds>(end - step, has_next, sums, totals);
-      } else if (!kFolds && scales_.ends_within()) {
-        multiply_steps<false, true>(end - step, has_next, sums, totals);
+        multiply_steps<true>(end - step, has_next, sums, totals);
       } else {
-        multiply_steps<false, false>(end - step, has_next, sums, totals);
+        multiply_steps<false>(end - step, has_next, sums, totals);
       }
       step = end;
     }
@@ -365,9 +363,8 @@ class Worker {
     }
   }
 
-  // has_next: further steps follow.  kEndsWithin: scales may change before any slab, not only
-  // before the first.
-  template <bool kIsSpecial, bool kEndsWithin, int kEights>
+  // has_next: further steps follow.
+  template <bool kIsSpecial, int kEights>
   __device__ __forceinline__ void multiply_steps(int steps,
                                                  bool has_next,
                                                  float (&sums)[kEights][4],
@@ -390,7 +387,7 @@ class Worker {
           ptx::ldmatrix_x4(x[e],
                            half + static_cast<uint32_t>(slab / 2) * kTile + e * 8 * kTileRowBytes);
         }
-        if (!kFolds && (slab == 0 || kEndsWithin) && scales_.ends_before(slab)) {
+        if (scales_.ends_before(slab)) {
 #pragma unroll
           for (int e = 0; e < kEights; ++e) {
             add_scaled(scales_.factors(), sums[e], totals[e]);

@@ -38,6 +38,7 @@ namespace moebius::cuda {
 namespace thin {
 namespace {
 
+using few_rows::Changes;
 using few_rows::Decoding;
 using quant::Code;
 
@@ -427,8 +428,9 @@ Kernel find_kernel(const WeightArgs& w) {
   }
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (w.is_packed) {
-      return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T, true>>
-                      : thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T, true>>;
+      constexpr Changes kNever = Changes::kNever;
+      return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T, kNever, true>>
+                      : thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T, kNever, true>>;
     }
     if (!is_nvfp4) {
       return thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T>>;
