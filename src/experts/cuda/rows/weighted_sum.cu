@@ -31,8 +31,7 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kMostWarps = 8;  // warps of a CTA; none waits for another
 constexpr int64_t kMostTermBytes = 48 * 1024;
-constexpr int kHeld = 4;   // rows requested at once
-constexpr int kSteps = 2;  // vectors of columns of each that are requested at once
+constexpr int kHeld = 8;  // rows requested at once
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
@@ -122,45 +121,32 @@ __device__ __forceinline__ void sum_columns(
   const int64_t hidden = is_real ? a.hidden : 0;
   const int64_t begin = blockIdx.y * a.warp_columns;
   const int64_t end = min(begin + a.warp_columns, a.width);
-  for (int64_t column = begin + lane * kWidth; column < end; column += kSteps * kStep) {
-    float sums[kSteps][kWidth] = {};
+  for (int64_t column = begin + lane * kWidth; column < end; column += kStep) {
+    float sums[kWidth] = {};
     for (int first = 0; first < num_terms; first += kHeld) {
-      typename Access::Raw raw[kHeld][kSteps];
+      typename Access::Raw raw[kHeld];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (first + i < num_terms) {
-          const T* row = rows + terms[first + i].row * hidden + column;
-#pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
-            if (column + step * kStep < end) {
-              raw[i][step] = Access::load(row + step * kStep);
-            }
-          }
+          raw[i] = Access::load(rows + terms[first + i].row * hidden + column);
         }
       }
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (first + i < num_terms) {
           const float weight = terms[first + i].weight;
+          float x[kWidth];
+          Access::widen(raw[i], x);
 #pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
-            float x[kWidth];
-            Access::widen(raw[i][step], x);
-#pragma unroll
-            for (int j = 0; j < kWidth; ++j) {
-              float& sum = sums[step][j];
-              const float total = sum + cuda::rounded(T{}, x[j] * weight);
-              sum = kSumsInType ? cuda::rounded(T{}, total) : total;
-            }
+          for (int j = 0; j < kWidth; ++j) {
+            const float total = sums[j] + cuda::rounded(T{}, x[j] * weight);
+            sums[j] = kSumsInType ? cuda::rounded(T{}, total) : total;
           }
         }
       }
     }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (is_real && column + step * kStep < end) {
-        Access::store(out + column + step * kStep, sums[step]);
-      }
+    if (is_real) {
+      Access::store(out + column, sums);
     }
   }
 }
@@ -195,7 +181,7 @@ void launch(Args a, int num_sms, cudaStream_t stream) {
                           cuda::is_aligned(a.rows, 16) && cuda::is_aligned(a.output, 16);
   // With few tokens a warp takes a part of the columns, so that all SMs have work.
   const int64_t least = kWarp * (vectorizes ? cuda::kVector : 1);
-  const int64_t wanted = int64_t{2} * kMostWarps * num_sms;
+  const int64_t wanted = int64_t{4} * kMostWarps * num_sms;
   const int64_t parts =
       std::clamp<int64_t>(wanted / a.num_tokens, 1, (a.width + least - 1) / least);
   a.rehearses = a.settled && parts > 1;
