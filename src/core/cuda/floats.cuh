@@ -161,4 +161,12 @@ inline bool is_aligned(const void* p, size_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+// Returns the largest number of so many neighbouring lanes, a power of two.  All lanes call it.
+__device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, step));
+  }
+  return v;
+}
+
 }  // namespace moebius::cuda

@@ -23,7 +23,6 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kMaxHeld = 4;  // vectors that a thread keeps of a row with a single scale
 static_assert(kMostCodedWidth == int64_t{kThreads} * kVector * kMaxHeld);
-constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
   ActivationArgs activation;  // out: codes
@@ -34,13 +33,6 @@ struct Args {
   int num_groups;   // per row
   GivenScales given;
 };
-
-__device__ __forceinline__ float largest_of_lanes(float max, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    max = fmaxf(max, __shfl_xor_sync(kAll, max, step));
-  }
-  return max;
-}
 
 template <Encode kHow>
 __device__ __forceinline__ quant::GroupCode code_of_group(const Args& p, float largest) {

@@ -17,7 +17,6 @@ namespace moebius::cuda::encode_rows {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarps = kThreads / kWarp;
-inline constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
   QuantizeSpec spec;
@@ -38,13 +37,6 @@ struct Args {
   bool is_bf16;  // values are code times block scale, if there is one; else 8-bit codes
   GivenScales given;
 };
-
-__device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    v = fmaxf(v, __shfl_xor_sync(kAll, v, step));
-  }
-  return v;
-}
 
 // The block scale that values in bf16 are multiplied by.  A global scale of the row is a power of
 // two, so that it goes into the values, too.

@@ -88,10 +88,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
                    : p.global[p.is_per_group ? group_of(a.rows, row) : 0];
       turn ^= 1;
     }
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
-    }
+    largest = largest_of_lanes(largest, kLanes);
     const BlockScale block = block_scale<kFormat>(largest, global, p.global == nullptr);
     if (own < a.width) {
       float x[kVector];
