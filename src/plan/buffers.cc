@@ -7,12 +7,11 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/window_layout.h"
-#include "experts/cuda/gemm/gemm_plan.h"
+#include "experts/cuda/rows/coded_rows.h"
 #include "experts/expected_rows.h"
 #include "layer/run_experts.h"
 #include "plan/gemm.h"
 #include "plan/traffic.h"
-#include "quant/group_rule.h"
 
 namespace moebius::plan {
 
@@ -50,13 +49,6 @@ int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
          (4 * l.routing.num_experts + 8 * l.routing.topk + rows * row_bytes(d));
 }
 
-// Whether a GPU activates and quantizes such rows by one kernel, as RowCoder::activates() says.
-// Where it does, batched rows that GEMM1 activates lie in the room of its result.
-bool activates_to_codes(const QuantizeSpec& spec, int64_t width) {
-  const bool is_cut = spec.group.col > 0 && !quant::scaled_codes_fit(spec.format, DType::kBF16);
-  return !spec.group.is_per_tensor() && (is_cut || width <= cuda::kMostCodedWidth);
-}
-
 int64_t slots_of(const Deployment& d, int64_t rows, bool is_batched) {
   return rows * (is_batched ? most_places(d) : d.layer.routing.topk);
 }
@@ -82,8 +74,9 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const int64_t slots = slots_of(d, rows, is_batched);
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);
+  // Batched rows that GEMM1 activates lie in the room of its result if one kernel codes them.
   const bool stores_activated = is_cuda && d.formats.activations &&
-                                (!activates_to_codes(*d.formats.activations, inner) ||
+                                (!cuda::activates_to_codes(*d.formats.activations, inner) ||
                                  (!is_batched && result == Gemm1Result::kActivated));
   const int64_t activated = stores_activated ? matrix_bytes(std::nullopt, l.dtype, 1, inner) : 0;
   const int64_t shared =

@@ -39,7 +39,8 @@ struct BufferFacts {
   int lora_halves;
 
   bool is_batched() const { return desc.format == ActivationFormat::kBatched; }
-  // Whether one kernel activates and quantizes GEMM1's result, so activated rows are not stored.
+  // Says whether one kernel activates and quantizes GEMM1's result, so activated rows are not
+  // stored.
   bool activates_to_codes() const { return a2.activates(desc.intermediate); }
 };
 

@@ -22,7 +22,7 @@ using quant::Encode;
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kMaxHeld = 4;  // vectors that a thread keeps of a row with a single scale
-static_assert(kMostCodedWidth == int64_t{kThreads} * kVector * kMaxHeld);
+static_assert(kCodedVector == kVector && kMostCodedWidth == int64_t{kThreads} * kVector * kMaxHeld);
 
 struct Args {
   ActivationArgs activation;  // out: codes
@@ -171,19 +171,6 @@ void launch(const Args& p, int64_t room, int num_sms, cudaStream_t stream) {
 }
 
 }  // namespace
-
-bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width) {
-  if ((spec.format != QuantFormat::kFp8 && spec.format != QuantFormat::kInt8) ||
-      spec.group.is_per_tensor() || width % kVector != 0) {
-    return false;
-  }
-  const int64_t group = spec.group.col > 0 ? spec.group.col : width;
-  if (group >= width) {
-    return width <= kMostCodedWidth;
-  }
-  const int64_t lanes = group / kVector;
-  return group % kVector == 0 && width % group == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;
-}
 
 void activate_to_codes(const CodedActivation& coded,
                        const RowGroups& rows,

@@ -6,15 +6,12 @@
 #pragma once
 
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/rows/coded_rows.h"
 #include "experts/cuda/rows/given_scales.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 
 namespace moebius::cuda {
-
-// True for fp8 or int8 with scales over groups of a row or a whole row, whose widths are whole
-// vectors of eight.
-bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width);
 
 // Rows are activated and then quantized.  `given` scales are of rows with one scale each.
 struct CodedActivation {

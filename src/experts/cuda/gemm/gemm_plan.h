@@ -113,9 +113,6 @@ inline constexpr int kMediumFewRowsTile = 192;
 inline constexpr int kSmallFewRowsTile = 64;  // the largest that all formats have
 inline constexpr int kFewRowsStepBytes = 64;  // of a column's codes in a step along k
 
-// A kernel activates and quantizes rows of up to so many elements, where it must know a whole row.
-inline constexpr int64_t kMostCodedWidth = 8192;
-
 // kThin has tiles of so many rows, and takes K of at least kThinDepth elements, which its stages
 // hold.  It is chosen below a mean of kThinMeanRows per group.
 inline constexpr int kThinRows = 8;

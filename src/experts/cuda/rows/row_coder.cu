@@ -397,8 +397,7 @@ void RowCoder::encode(const Tensor& x,
 
 bool RowCoder::activates(int64_t k) const {
   const bool knows_scales = !is_over_rows() || !is_dynamic();
-  return active() && knows_scales &&
-         (takes_scaled_codes(*spec_, k) || can_activate_to_codes(*spec_, k));
+  return active() && knows_scales && activates_to_codes(*spec_, k);
 }
 
 void RowCoder::activate(const ActivationSpec& activation,

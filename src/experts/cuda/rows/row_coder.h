@@ -48,7 +48,7 @@ class RowCoder {
               const RowOperand& out,
               const Stream& stream,
               const GivenScales& given = {}) const;
-  // Whether activate() takes rows of k elements.
+  // Says whether activate() takes rows of k elements.
   bool activates(int64_t k) const;
   // Activates the rows in use of x [rows, N], which is as for cuda::activate(), and quantizes them
   // to out, in one pass and with the bits of two.

@@ -20,7 +20,7 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kMostWarps = 32;
 constexpr unsigned kAll = 0xffffffffu;
-static_assert(kMostCodedWidth == int64_t{kMostWarps} * kWarp * kVector);
+static_assert(kCodedVector == kVector && kMostCodedWidth == int64_t{kMostWarps} * kWarp * kVector);
 
 struct Args {
   ActivationArgs x;     // out: bf16
@@ -122,11 +122,6 @@ auto kernel_for(QuantFormat format) {
 }
 
 }  // namespace
-
-bool takes_scaled_codes(const QuantizeSpec& spec, int64_t width) {
-  return quant::scaled_codes_fit(spec.format, DType::kBF16) && width % kVector == 0 &&
-         width <= kMostCodedWidth;
-}
 
 void put_scaled_codes(const QuantizeSpec& spec,
                       const std::optional<ActivationSpec>& activation,

@@ -8,14 +8,12 @@
 #include <optional>
 
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/rows/coded_rows.h"
 #include "experts/cuda/rows/row_groups.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 
 namespace moebius::cuda {
-
-// Whether the kernel takes rows of `width`.
-bool takes_scaled_codes(const QuantizeSpec& spec, int64_t width);
 
 // input: [M, width], or [M, N] as for activate() where there is an activation.  out is as
 // RowCoder::take makes it.  Its scales have nvfp4's global scale, [1] or [G], unless rows have
