@@ -227,6 +227,7 @@ TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
   }
 }
 
+// mx scales of any size, and NaN where the format has it, have no effect beyond their columns.
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   for (const auto& [format, dtype] : {std::pair(QuantFormat::kMxfp4, DType::kBF16),
                                       {QuantFormat::kMxfp4, DType::kF16},
