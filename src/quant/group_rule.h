@@ -131,11 +131,11 @@ constexpr GroupCode int4_code(const QuantizeSpec& spec, const Range& range) {
   return {.factor = scale, .zero_point = zero_point, .scale = scale};
 }
 
-// The scale of a group before it is rounded to e4m3.
+// Returns the scale of a group before it is rounded to e4m3.
 constexpr float nvfp4_wanted_scale(float absmax, float global_scale) {
   return smaller(kE4M3Max, global_scale * (absmax * (1.0f / kE2M1Max)));
 }
-// What code 1 stands for, by a scale that has been rounded.
+// Returns what code 1 stands for, by a scale that has been rounded.
 constexpr float nvfp4_unit(float scale, float global_scale) {
   return scale * reciprocal_or_zero(global_scale);
 }

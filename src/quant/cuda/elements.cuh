@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
   return code | bits >> 31 << sign_bit;
 }
 
-// The value of the code that minifloat() gives, by fewer instructions.
+// Returns the value of the code that minifloat() gives, by fewer instructions.
 template <int kMantissa, uint32_t kLowest>
 __device__ __forceinline__ float minifloat_value(float v) {
   const uint32_t exponent = max(__float_as_uint(v) & 0x7f800000u, kLowest << 23);

@@ -134,7 +134,7 @@ __device__ __forceinline__ uint32_t folded_e4m3(Float16, uint32_t codes) {
   return e4m3_pair(Float16{}, codes);
 }
 
-// Where along k the scales of sums may change.
+// Says where along k the scales of sums may change.
 enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
 
 // Says which codes and scales become elements of which type, and how.

@@ -162,7 +162,7 @@ class Scales {
     return D::kMayBeLarge && is_large_;
   }
 
-  // Whether other scales of sums begin before this slab of a step, see Args::ends.
+  // Says whether other scales of sums begin before this slab of a step, see Args::ends.
   __device__ __forceinline__ bool ends_before(int slab) const {
     return D::kChanges == Changes::kNever          ? false
            : D::kChanges == Changes::kBetweenSteps ? slab == 0 && ends_ != 0
@@ -210,14 +210,14 @@ class Scales {
       }
     }
   }
-  // Whether a ratio of the warp is not 1.
+  // Says whether a ratio of the warp is not 1.
   __device__ __forceinline__ bool changes() const {
     return changes_;
   }
   __device__ __forceinline__ const float (&ratios() const)[2] {
     return ratio_;
   }
-  // Whether the warp has columns with faint scales, whose elements are multiplied by faint().
+  // Says whether the warp has columns with faint scales, whose elements are multiplied by faint().
   __device__ __forceinline__ bool has_faint() const {
     return has_faint_;
   }

@@ -74,7 +74,7 @@ class Worker {
   static constexpr bool kIsLarge = kRows > kSmallFewRowsTile;
   static constexpr bool kFolds = D::kFolds;
   static constexpr int kFewest = fewest_multiplied(kRows);
-  // Where scales of sums change, sums are scaled and added to totals.  In large tiles they are
+  // Sums are scaled and added to totals where their scales change.  In large tiles they are
   // multiplied by the ratio of the scales before and after instead, which takes half the registers.
   static constexpr bool kRescales = kIsLarge && D::kChanges == Changes::kBetweenSteps;
   static constexpr bool kHasTotals = !kRescales && D::kChanges != Changes::kNever;
