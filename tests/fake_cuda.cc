@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace {
@@ -25,6 +26,7 @@ cudaError_t note(const char* function) {
 
 bool events_are_complete = true;
 bool has_memory = true;
+std::optional<cudaStream_t> captured;  // the stream that is being recorded
 
 // An address that stands for an object of the runtime.
 template <typename Handle>
@@ -274,39 +276,44 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
   return note("cudaThreadExchangeStreamCaptureMode");
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t,
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                      cudaStreamCaptureStatus* status,
                                      unsigned long long* id,
                                      cudaGraph_t*,
                                      const cudaGraphNode_t**,
                                      const cudaGraphEdgeData**,
                                      size_t*) {
-  *status = cudaStreamCaptureStatusNone;
+  const bool is_captured = captured.has_value() && stream == *captured;
+  *status = is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   if (id != nullptr) {
-    *id = 0;
+    *id = is_captured ? 1 : 0;
   }
   return note("cudaStreamGetCaptureInfo");
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  return cudaErrorNotSupported;
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  captured = stream;
+  return note("cudaStreamBeginCapture");
 }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
-  return cudaErrorNotSupported;
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  captured.reset();
+  *graph = next_handle<cudaGraph_t>();
+  return note("cudaStreamEndCapture");
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return cudaErrorNotSupported;
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t, unsigned long long) {
+  *executable = next_handle<cudaGraphExec_t>();
+  return note("cudaGraphInstantiate");
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return cudaErrorNotSupported;
+  return note("cudaGraphUpload");
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-  return cudaErrorNotSupported;
+  return note("cudaGraphLaunch");
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t) {
-  return cudaErrorNotSupported;
+  return note("cudaGraphDestroy");
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
-  return cudaErrorNotSupported;
+  return note("cudaGraphExecDestroy");
 }
 
 }  // extern "C"

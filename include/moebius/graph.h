@@ -27,6 +27,9 @@ class Graph {
   Graph(const Stream& stream, const std::function<void()>& work);
 
   void launch() const;  // enqueues the work on the same stream; throws CudaError
+  // Enqueues the work on another stream of that GPU, which the caller orders behind what the work
+  // needs.  Throws CudaError, and InvalidArgument for a stream of another device.
+  void launch(const Stream& stream) const;
 
  private:
   Stream stream_;

@@ -47,6 +47,8 @@ struct KernelOptions {
   // micro-batch, if prepare/finalize sends and the experts take them.  Unset: 16384, or 0 where
   // shared experts are computed while rows travel.
   std::optional<int64_t> early_rows = std::nullopt;
+
+  bool operator==(const KernelOptions&) const = default;
 };
 
 struct KernelInput {
@@ -134,6 +136,11 @@ class ModularKernel {
   // call would not use one.  A Router fills it in (RouteOutput).  It counts rows, too, so the call
   // of the kernel that comes next is the one that it belongs to.
   SlotOrder room_for_order(const KernelInput& input, const CallContext& context);
+
+  // Notes a launch of a graph on context.stream, which has recorded a call of one micro-batch,
+  // whole and in one part: the functions below describe it from then on.  Throws InvalidArgument if
+  // a call of this kernel, or one with these workspaces, is under way.
+  void note_replay(const CallContext& context);
 
   // See PrepareFinalize.  Every live rank makes this call before its next forward().
   void set_dead(int rank, bool dead);

@@ -44,7 +44,8 @@ class WorkspacePool {
   WorkspacePool();
   // On a GPU the pool may be destroyed while work that uses its buffers is under way.  Their memory
   // is reused only after that work, and the host does not wait for it.  REQUIRES: a wrapped stream
-  // that was given to get() outlives the pool, because the destructor records an event on it.
+  // that was given to get() or used_on() outlives the pool, because the destructor records an event
+  // on it.
   ~WorkspacePool();
 
   // Returns an uninitialised tensor in the slot's buffer, on the stream's device.  It is valid
@@ -71,6 +72,13 @@ class WorkspacePool {
   // that are in flight at the same time do so, because they would overwrite each other's tensors;
   // get() does not look.
   std::shared_ptr<void> hold(int microbatch, WorkspaceSlot slot);
+
+  // A number that no other pool has, and that changes where a buffer is replaced or given back.  A
+  // Graph that has recorded calls with this pool can be launched while the number stays.
+  uint64_t generation() const;
+  // Notes that work on `stream` uses a slot's buffer without get(), as a launch of a Graph does on
+  // another stream than the one that it was recorded on.  It counts as the slot's last get().
+  void used_on(int microbatch, WorkspaceSlot slot, const Stream& stream);
 
   int64_t bytes() const;  // that all slots of all micro-batches hold now
 

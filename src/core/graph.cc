@@ -15,7 +15,14 @@ Graph::Graph(const Stream& stream, const std::function<void()>& work) : stream_(
 }
 
 void Graph::launch() const {
-  cuda::launch_graph(executable_.get(), stream_.native_handle(), stream_.device().index);
+  launch(stream_);
+}
+
+void Graph::launch(const Stream& stream) const {
+  if (stream.device() != stream_.device()) {
+    expect_eq(to_string(stream.device()), to_string(stream_.device()), "device of the stream");
+  }
+  cuda::launch_graph(executable_.get(), stream.native_handle(), stream.device().index);
 }
 
 }  // namespace moebius

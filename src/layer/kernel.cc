@@ -98,6 +98,23 @@ SlotOrder ModularKernel::room_for_order(const KernelInput& input, const CallCont
   return state_->room_for_order(input, context);
 }
 
+void ModularKernel::note_replay(const CallContext& context) {
+  State& state = *state_;
+  const int slot = state.slot(context, 0);
+  const std::shared_ptr<void> mark = state.one_call.begin("a kernel");
+  const std::shared_ptr<void> held = context.pool().hold(slot, WorkspaceSlot::kPrepare);
+  for (int which = 0; which < kNumWorkspaceSlots; ++which) {
+    const auto used = static_cast<WorkspaceSlot>(which);
+    if (used != WorkspaceSlot::kLayer) {  // whose buffers have other numbers
+      context.pool().used_on(slot, used, context.stream);
+    }
+  }
+  state.plan.num_microbatches = 1;
+  state.combine_parts = 1;
+  state.rows_came_in_waves = false;
+  state.loads.begin(1, context.stream);
+}
+
 // The experts can use an order where they compute the tokens of this rank, all of them at once.
 SlotOrder ModularKernel::State::room_for_order(const KernelInput& input,
                                                const CallContext& context) {

@@ -67,6 +67,9 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
     expect_eq(to_string(parts.router->config().device), to_string(device), "device of the router");
   }
 
+  const bool makes_all_parts = parts.router == nullptr && !parts.routing &&
+                               parts.experts == nullptr && parts.prepare_finalize == nullptr &&
+                               parts.shared_experts == nullptr;
   state_ = std::make_unique<State>();
   state_->shared_experts = parts.shared_experts;
   if (parts.shared_experts == nullptr) {
@@ -102,6 +105,9 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
   state_->counts = Tensor::zeros({config.num_experts}, DType::kI32, device);
   state_->computed_rows = Tensor::zeros({config.num_local_experts}, DType::kI64, device);
   state_->stream = stream;
+  // Parts of the caller's and transports may do something on the host in every call.
+  state_->can_replay = makes_all_parts && device_traits(device).enqueues &&
+                       state_->num_ranks() == 1 && config.parallel.backend == All2AllBackend::kNone;
 }
 
 MoeLayer::~MoeLayer() = default;
@@ -200,8 +206,8 @@ void MoeLayer::forward(const MoeLayerInput& input,
   State& state = *state_;
   state.expect_call({input, output}, context.stream);
   const std::shared_ptr<void> mark = state.one_call.begin("a layer");
-  Task call = state.run({input, output}, context, /*in_steps=*/false);
-  while (call.step()) {
+  if (!state.replay({input, output}, context)) {
+    state.call_once({input, output}, context);
   }
 }
 

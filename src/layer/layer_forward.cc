@@ -5,6 +5,7 @@
 // call or more, and sums and gathers over ranks where the kernel's backend does not.
 #include <algorithm>
 
+#include "core/is_captured.h"
 #include "core/overlap.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
@@ -33,6 +34,37 @@ MoeLayerInput slice_tokens(const MoeLayerInput& input, const TokenSlice& slice) 
 }
 
 }  // namespace
+
+void MoeLayer::State::call_once(const Call& call, const CallContext& context) {
+  Task steps = run(call, context, /*in_steps=*/false);
+  while (steps.step()) {
+  }
+}
+
+bool MoeLayer::State::replay(const Call& call, const CallContext& context) {
+  if (!can_replay || !replays.are_on() || call.input.hidden.dim(0) > kMostReplayedTokens ||
+      context.profile != nullptr || context.transfers || is_captured(context.stream)) {
+    return false;
+  }
+  const std::shared_ptr<const Graph> graph = replays.graph_of(
+      {call.input, call.output, context}, context, [&](const CallContext& recorded) {
+        call_once(call, recorded);
+        if (took_pieces || num_microbatches > 1) {
+          throw Unsupported("it is made in parts");
+        }
+      });
+  if (graph == nullptr) {
+    return false;
+  }
+  const std::shared_ptr<void> held = context.pool().hold(context.microbatch, WorkspaceSlot::kLayer);
+  kernel->note_replay(context);
+  context.pool().used_on(context.microbatch, WorkspaceSlot::kLayer, context.stream);
+  took_pieces = false;
+  num_microbatches = 1;
+  stream = context.stream;
+  graph->launch(context.stream);
+  return true;
+}
 
 Task MoeLayer::State::run(Call call, CallContext context, bool in_steps) {
   const std::shared_ptr<void> held = context.pool().hold(context.microbatch, WorkspaceSlot::kLayer);

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "layer/call_state.h"
+#include "layer/replays.h"
 #include "layer/rows/token_slices.h"
 #include "moebius/moe_layer.h"
 
@@ -37,6 +38,8 @@ struct MoeLayer::State {
   int num_microbatches = 1;
   Stream stream;  // of the last call
   OneCall one_call;
+  bool can_replay = false;  // whether calls that repeat may be replayed
+  Replays replays;
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
@@ -79,6 +82,9 @@ struct MoeLayer::State {
   void expect_call(const Call& call, const Stream& call_stream) const;
   void expect_ids(const MoeLayerInput& input) const;
   Call slice_of(const Call& call) const;
+  // Launches the graph of a call that repeats, or returns false where the call is to be made.
+  bool replay(const Call& call, const CallContext& context);
+  void call_once(const Call& call, const CallContext& context);
   // A whole call.  It gives up its turn where the kernel has sent rows, if it is `in_steps`.
   Task run(Call call, CallContext context, bool in_steps);
   // The beginning of a call, from hidden states to routed tokens, and its end.

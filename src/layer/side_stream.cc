@@ -13,7 +13,7 @@ const Stream& SideStream::of(const Stream& call) {
   const Device device = call.device();
   if (!is_apart_) {
     stream_ = call;
-  } else if (stream_.device() != device) {
+  } else {
     // Only here, since noting its destructor takes memory that the C library insists on.
     thread_local std::map<std::pair<Use, int>, Stream> streams;
     Stream& own = streams[{use_, device.index}];

@@ -14,13 +14,12 @@ namespace moebius {
 
 class SideStream {
  public:
-  enum class Use { kBeside, kTransfers };
+  enum class Use { kBeside, kTransfers, kRecords };
 
   // is_apart: whether there is such a stream (PrepareFinalizeTraits::has_streams_beside).
   SideStream(Use use, bool is_apart) : use_(use), is_apart_(is_apart) {}
 
-  // The stream beside that of a call, which is on a GPU.  It belongs to the thread that calls
-  // first.
+  // The stream beside that of a call, which is on a GPU.  It belongs to the calling thread.
   const Stream& of(const Stream& call);
   // Makes `stream` wait for all work that this stream has been given, if both are on one device.
   void join(const Stream& stream) const;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <iterator>
 #include <vector>
 
@@ -16,6 +17,11 @@ namespace moebius {
 namespace {
 
 constexpr int64_t kAlignment = 256;
+
+uint64_t next_generation() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 int64_t bytes_of(const TensorSpec& spec) {
   return spec.shape.numel() * bits(spec.dtype) / 8;
@@ -30,11 +36,12 @@ int64_t aligned(int64_t nbytes) {
 struct WorkspacePool::State {
   struct Slot {
     Tensor buffer;
-    Stream stream;  // the stream of the last get()
+    Stream stream;  // the stream of the last get() or used_on()
     std::weak_ptr<void> holder;
   };
   using Slots = std::array<Slot, kNumWorkspaceSlots>;
   std::vector<Slots> microbatches;  // grows to the largest index asked for
+  uint64_t generation = next_generation();
 
   Slot& slot(int microbatch, WorkspaceSlot which) {
     expect_ge(microbatch, 0, "microbatch");
@@ -71,6 +78,7 @@ void WorkspacePool::get(int microbatch,
   if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
     last_stream.synchronize();
     stream.synchronize();
+    state_->generation = next_generation();
     buffer = Tensor();  // Why: the old block is freed before the new one is allocated
     buffer = Tensor::empty({total}, DType::kU8, device);
   }
@@ -97,6 +105,7 @@ Tensor WorkspacePool::get(
 }
 
 void WorkspacePool::trim() {
+  state_->generation = next_generation();
   for (State::Slots& slots : state_->microbatches) {
     for (State::Slot& slot : slots) {
       if (slot.buffer) {
@@ -118,6 +127,17 @@ std::shared_ptr<void> WorkspacePool::hold(int microbatch, WorkspaceSlot slot) {
   auto mark = std::make_shared<char>();
   holder = mark;
   return mark;
+}
+
+uint64_t WorkspacePool::generation() const {
+  return state_->generation;
+}
+
+void WorkspacePool::used_on(int microbatch, WorkspaceSlot slot, const Stream& stream) {
+  State::Slot& used = state_->slot(microbatch, slot);
+  if (used.buffer) {
+    used.stream = stream;
+  }
 }
 
 int64_t WorkspacePool::bytes() const {

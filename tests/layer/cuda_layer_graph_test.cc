@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,9 +19,11 @@
 #include "comm/group/shared_device.h"
 #include "core/cuda/runtime.h"
 #include "moebius/graph.h"
+#include "moebius/log.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/layer/cuda_rank_layer.h"
 #include "tests/layer/tensors.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::testing {
 namespace {
@@ -91,6 +95,106 @@ TEST_F(CudaLayerGraph, UpdatedWeightsAreSeenByAGraph) {
     graph.launch();
     expect_same_bits(rank.place.bring(out), before);
   }
+}
+
+// A layer records calls that repeat by itself, and tells of replays what it tells of calls.  Kinds
+// of calls come by turns, on another stream, and on the default stream, which cannot be captured.
+TEST_F(CudaLayerGraph, CallsThatRepeatGiveTheirBits) {
+  for (const LayerKind& kind : kOfOneRank) {
+    RankLayer rank(kind, {}, Place{Device::cuda(0)}, nullptr);
+    struct Repeated {
+      Stream stream;
+      Tensor hidden, expected, load, in, out;
+    };
+    const Stream other = Stream::cuda(0);
+    std::atomic<int> num_refused{0};
+    const ScopedSetting tells("MOEBIUS_LOG", "info");
+    set_log_callback([&](LogLevel, std::string_view, std::string_view message) {
+      num_refused += message.find("not replayed") != std::string_view::npos ? 1 : 0;
+    });
+    std::vector<Repeated> calls;
+    for (const int64_t num_tokens : {1, 8, 20}) {
+      for (const Stream& stream : {rank.place.stream, other, Stream::wrap_cuda(nullptr, 0)}) {
+        if (calls.size() == 8) {
+          break;
+        }
+        Repeated call;
+        call.stream = stream;
+        call.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, 40 + num_tokens);
+        call.expected = rank.forward(call.hidden);
+        call.load = rank.layer->expert_load();
+        call.in = rank.place.take(call.hidden);
+        call.out = Tensor::empty(call.in.shape(), DType::kBF16, call.in.device());
+        calls.push_back(std::move(call));
+      }
+    }
+    for (int round = 0; round < 8; ++round) {
+      for (const Repeated& call : calls) {
+        SCOPED_TRACE(std::string(kind.name) + ", round " + std::to_string(round));
+        CallContext context = rank.context();
+        context.stream = call.stream;
+        rank.layer->forward(call.in, call.out, context);
+        expect_same_bits(rank.layer->expert_load(), call.load);
+        call.stream.synchronize();
+        expect_same_bits(rank.place.bring(call.out), call.expected);
+        copy(Tensor::zeros(call.out.shape(), DType::kBF16), call.out, rank.place.stream);
+        rank.place.stream.synchronize();
+      }
+    }
+    set_log_callback(nullptr);
+    // Micro-batches, and batched calls of more tokens than there is room for, are parts.
+    const bool has_parts =
+        kind.kernel.microbatches > 1 || kind.format == ActivationFormat::kBatched;
+    EXPECT_EQ(num_refused > 0, has_parts) << kind.name;
+  }
+}
+
+// The graph of a call makes room for others behind work that takes longer than the calls.
+TEST_F(CudaLayerGraph, GraphsMayGoWhileTheyAreUnderWay) {
+  RankLayer rank({.name = "standard"}, {}, Place{Device::cuda(0)}, nullptr);
+  const Tensor hidden = random_tensor({8, kHidden}, DType::kBF16, 44);
+  const Tensor expected = rank.forward(hidden);
+  const Tensor in = rank.place.take(hidden);
+  const auto room = [&] { return Tensor::empty(in.shape(), DType::kBF16, rank.place.device()); };
+  const Tensor out = room();
+  for (int call = 0; call < 8; ++call) {
+    rank.layer->forward(in, out, rank.context());
+  }
+  copy(Tensor::zeros(out.shape(), DType::kBF16), out, rank.place.stream);
+  const Tensor from = Tensor::empty({int64_t{1} << 30}, DType::kU8, rank.place.device());
+  const Tensor to = Tensor::empty(from.shape(), DType::kU8, rank.place.device());
+  std::vector<Tensor> others;
+  for (int i = 0; i < 9; ++i) {
+    others.push_back(room());
+  }
+  rank.place.stream.synchronize();
+  for (int i = 0; i < 20; ++i) {
+    copy(from, to, rank.place.stream);
+  }
+  rank.layer->forward(in, out, rank.context());
+  for (const Tensor& other : others) {
+    rank.layer->forward(in, other, rank.context());
+  }
+  others.push_back(out);
+  for (const Tensor& other : others) {
+    expect_same_bits(rank.place.bring(other), expected);
+  }
+}
+
+TEST_F(CudaLayerGraph, UpdatedWeightsAreSeenByCallsThatRepeat) {
+  RankLayer rank({.name = "update"}, {}, Place{Device::cuda(0)}, nullptr);
+  const Tensor in = rank.place.take(random_tensor({20, kHidden}, DType::kBF16, 45));
+  const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+  for (int call = 0; call < 8; ++call) {
+    rank.layer->forward(in, out, rank.context());
+  }
+  rank.layer->update_weights(other_weights_of({}), rank.place.stream);
+  rank.layer->forward(in, out, rank.context());
+  MoeLayer fresh(other_weights_of({}), {}, rank.place.stream);
+  const Tensor expected = Tensor::empty(in.shape(), DType::kBF16, in.device());
+  fresh.forward(in, expected, rank.context());
+  expect_same_bits(rank.place.bring(out), rank.place.bring(expected));
+  expect_same_bits(rank.layer->expert_load(), fresh.expert_load());
 }
 
 // Ids of either width give the bits of the layer's own router, also in a graph.  Ids of no expert

@@ -5,15 +5,18 @@
 // launch takes 2 to 3 us, and recording an event or waiting for one half a microsecond.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "moebius/group.h"
 #include "moebius/low_latency.h"
 #include "tests/fake_cuda.h"
 #include "tests/layer/cuda_rank_layer.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::testing {
 namespace {
@@ -33,8 +36,9 @@ MoeLayerWeights weights(bool has_shared) {
 // Encoding a tensor map asks nothing of the GPU, and takes a tenth of a launch.
 constexpr char kEncode[] = "cuTensorMapEncodeTiled";
 
-// The calls of the runtime that one more layer call makes, after some.
+// The calls of the runtime that one more layer call makes, after some, if it is no replay.
 Calls all_steady_calls(bool has_shared, int64_t num_tokens) {
+  const ScopedSetting no_replays("MOEBIUS_REPLAYS", "0");
   const Stream stream = Stream::cuda(0);
   WorkspacePool workspaces;
   MoeLayer layer(weights(has_shared), {}, stream);
@@ -84,6 +88,169 @@ TEST(HostCalls, SharedExpertsAskForSixLaunchesAndTwoEvents) {
                                           {"cudaEventRecord", 2},
                                           {"cudaStreamGetCaptureInfo", 2},
                                           {"cudaStreamWaitEvent", 2}}));
+}
+
+// A layer whose calls are replayed from now on: the first has made workspaces, and five came since.
+struct ReplayedLayer {
+  explicit ReplayedLayer(MoeLayerParts parts = {})
+      : layer(weights(/*has_shared=*/false), {}, stream, nullptr, std::move(parts)) {
+    warm_up();
+  }
+  void warm_up() {
+    for (int i = 0; i < 6; ++i) {
+      layer.forward(hidden, output, context);
+    }
+    take_cuda_calls();
+  }
+  Tensor tensor() const { return Tensor::zeros({4, kHidden}, DType::kBF16, stream.device()); }
+  Calls calls_of(const MoeLayerInput& input, const Tensor& out) {
+    return calls_of(input, out, context);
+  }
+  Calls calls_of(const MoeLayerInput& input, const Tensor& out, const CallContext& own) {
+    layer.forward(input, out, own);
+    return take_cuda_calls();
+  }
+
+  Stream stream = Stream::cuda(0);
+  WorkspacePool workspaces;
+  CallContext context{.stream = stream, .workspaces = &workspaces};
+  Tensor hidden = tensor();
+  Tensor output = tensor();
+  MoeLayer layer;
+};
+const Calls kReplayed{{"cudaGraphLaunch", 1}, {"cudaStreamGetCaptureInfo", 1}};
+
+bool is_launched(const Calls& calls) {
+  const auto launches = calls.find("launch");
+  return launches != calls.end() && launches->second == 5 && calls.count("cudaGraphLaunch") == 0;
+}
+
+TEST(Replays, ACallThatRepeatsIsOneLaunchOfAGraph) {
+  ReplayedLayer one;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(one.calls_of({.hidden = one.hidden}, one.output), kReplayed);
+  }
+}
+
+TEST(Replays, WhatDiffersIsLaunched) {
+  ReplayedLayer one;
+  const Tensor other = one.tensor();
+  const MoeLayerInput same{.hidden = one.hidden};
+  EXPECT_TRUE(is_launched(one.calls_of({.hidden = other}, one.output)));
+  EXPECT_TRUE(is_launched(one.calls_of(same, other)));
+  EXPECT_TRUE(
+      is_launched(one.calls_of({.hidden = one.hidden.slice(0, 2)}, one.output.slice(0, 2))));
+  CallContext context = one.context;
+  context.max_sms = 100;
+  EXPECT_TRUE(is_launched(one.calls_of(same, one.output, context)));
+  context = one.context;
+  context.stream = Stream::cuda(0);
+  EXPECT_TRUE(is_launched(one.calls_of(same, one.output, context)));
+  Profile profile;
+  context = one.context;
+  context.profile = &profile;
+  EXPECT_NE(one.calls_of(same, one.output, context), kReplayed);
+  EXPECT_EQ(one.calls_of(same, one.output), kReplayed);
+  MoeLayerInput in_chunks = same;
+  in_chunks.kernel = KernelOptions{.chunk_tokens = 2};
+  EXPECT_NE(one.calls_of(in_chunks, one.output), kReplayed);
+  one.warm_up();
+  context = one.context;
+  context.microbatch = 1;
+  EXPECT_NE(one.calls_of(same, one.output, context), kReplayed);
+}
+
+// A graph has the addresses of buffers that a larger call, or the caller, has given back.
+TEST(Replays, OtherWorkspacesAreLaunchedAndThenReplayed) {
+  const auto give_back = [](ReplayedLayer& one) { one.workspaces.trim(); };
+  const auto grow = [](ReplayedLayer& one) {
+    const Tensor many = Tensor::zeros({4000, kHidden}, DType::kBF16, one.stream.device());
+    one.layer.forward(many, many, one.context);
+  };
+  for (const std::function<void(ReplayedLayer&)>& change :
+       {std::function<void(ReplayedLayer&)>(give_back), {grow}}) {
+    ReplayedLayer one;
+    change(one);
+    take_cuda_calls();
+    EXPECT_TRUE(is_launched(one.calls_of({.hidden = one.hidden}, one.output)));
+    one.warm_up();
+    EXPECT_EQ(one.calls_of({.hidden = one.hidden}, one.output), kReplayed);
+  }
+}
+
+TEST(Replays, ASettingTurnsThemOffAndOn) {
+  ReplayedLayer one;
+  {
+    const ScopedSetting no_replays("MOEBIUS_REPLAYS", "0");
+    one.warm_up();
+    EXPECT_EQ(one.calls_of({.hidden = one.hidden}, one.output),
+              (Calls{{"launch", 5}, {kEncode, 2}}));
+  }
+  one.warm_up();
+  EXPECT_EQ(one.calls_of({.hidden = one.hidden}, one.output), kReplayed);
+}
+
+// The caller's routing is called each time, whatever it does.
+TEST(Replays, PartsOfTheCallersAreCalledEachTime) {
+  int times = 0;
+  MoeLayerParts parts;
+  parts.routing = [&](const Tensor&, const Tensor&, const Tensor&, const CallContext&) { ++times; };
+  ReplayedLayer one(std::move(parts));
+  one.calls_of({.hidden = one.hidden}, one.output);
+  EXPECT_EQ(times, 7);
+}
+
+// Calls by turns of more kinds than are remembered are not recorded again and again.
+TEST(Replays, ManyKindsByTurnsAreLaunched) {
+  ReplayedLayer one;
+  std::vector<Tensor> outputs(9);
+  for (int round = 0; round < 8; ++round) {
+    for (Tensor& output : outputs) {
+      output = output ? output : one.tensor();
+      EXPECT_EQ(one.calls_of({.hidden = one.hidden}, output).count("cudaGraphInstantiate"), 0u);
+    }
+  }
+}
+
+TEST(Replays, ManyTokensAreLaunched) {
+  ReplayedLayer one;
+  const Tensor many = Tensor::zeros({257, kHidden}, DType::kBF16, one.stream.device());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(one.calls_of({.hidden = many}, many).count("cudaGraphLaunch"), 0U);
+  }
+}
+
+// Ids that a call brings are part of what repeats.
+TEST(Replays, CallsThatBringIdsAreReplayedByThem) {
+  ReplayedLayer one;
+  const auto ids = [&] { return Tensor::zeros({4, kTopk}, DType::kI32, one.stream.device()); };
+  const MoeLayerInput given{
+      .hidden = one.hidden,
+      .topk_ids = ids(),
+      .topk_weights = Tensor::zeros({4, kTopk}, DType::kF32, one.stream.device())};
+  for (int i = 0; i < 6; ++i) {
+    one.calls_of(given, one.output);
+  }
+  EXPECT_EQ(one.calls_of(given, one.output), kReplayed);
+  MoeLayerInput other = given;
+  other.topk_ids = ids();
+  EXPECT_NE(one.calls_of(other, one.output), kReplayed);
+}
+
+// Workspaces that another layer's call has are refused, as they are where kernels are launched.
+TEST(Replays, WorkspacesOfACallUnderWayAreRefused) {
+  ReplayedLayer one;
+  {
+    const std::shared_ptr<void> of_layer = one.workspaces.hold(0, WorkspaceSlot::kLayer);
+    EXPECT_THROW(one.layer.forward(one.hidden, one.output, one.context), InvalidArgument);
+    EXPECT_EQ(take_cuda_calls().count("cudaGraphLaunch"), 0U);
+  }
+  {
+    const std::shared_ptr<void> of_kernel = one.workspaces.hold(0, WorkspaceSlot::kPrepare);
+    EXPECT_THROW(one.layer.forward(one.hidden, one.output, one.context), InvalidArgument);
+    EXPECT_EQ(take_cuda_calls().count("cudaGraphLaunch"), 0U);
+  }
+  EXPECT_EQ(one.calls_of({.hidden = one.hidden}, one.output), kReplayed);
 }
 
 // A rank alone, and what it dispatches and combines.

@@ -37,6 +37,25 @@ TEST(WorkspacePool, SameSlotIsTheSameMemory) {
   EXPECT_NE(a.raw(), pool.get(0, WorkspaceSlot::kIntermediate, {64}, DType::kF32).raw());
 }
 
+// Whoever keeps addresses asks for it.
+TEST(WorkspacePool, GenerationChangesWhereABufferDoes) {
+  WorkspacePool pool;
+  const uint64_t empty = pool.generation();
+  EXPECT_NE(empty, WorkspacePool().generation());
+  pool.get(0, kSlot, {64}, DType::kF32);
+  const uint64_t made = pool.generation();
+  EXPECT_NE(made, empty);
+  pool.get(0, kSlot, {16}, DType::kF32);
+  pool.get(1, kSlot, {0}, DType::kF32);
+  pool.used_on(0, kSlot, Stream());
+  EXPECT_EQ(pool.generation(), made);
+  pool.get(0, kSlot, {65}, DType::kF32);
+  const uint64_t grown = pool.generation();
+  EXPECT_NE(grown, made);
+  pool.trim();
+  EXPECT_NE(pool.generation(), grown);
+}
+
 TEST(WorkspacePool, MicrobatchesShareNothing) {
   WorkspacePool pool;
   std::vector<Tensor> tensors;
