@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Up to slots::kChunk slots take one launch, and more take two.
+// Up to slots::kChunk slots take one launch, and more take two.  Few slots have kernels with less
+// code, since memory has to bring that.
 #include <algorithm>
 #include <memory>
 #include <string>
 
 #include "core/allocate.h"
+#include "core/ceil_div.h"
 #include "core/cuda/check.h"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
@@ -46,6 +48,48 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
   ptx::await_kernel_before();
   ptx::let_next_begin();
   slots::place_slots(a, static_cast<int>(blockIdx.x), next);
+}
+
+// These two make whole orders, of up to kMostCompared slots and of as many as there are threads.
+constexpr int64_t kMostCompared = 64;
+constexpr int kBlockThreads = 1024;
+
+__global__ void __launch_bounds__(kThreads) few_kernel(const __grid_constant__ SlotSort a) {
+  __shared__ __align__(16) int32_t keys[slots::kFew];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
+  slots::place_few_slots(a, keys);
+}
+
+__global__ void __launch_bounds__(kBlockThreads) block_kernel(const __grid_constant__ SlotSort a) {
+  extern __shared__ int32_t counts[];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
+  slots::place_block(a, counts);
+}
+
+// Launches the kernel of the two that takes these slots, or returns false.  Why not a cluster, as
+// the router does for a rank that is alone: eight ranks on one GPU hung.  A cluster waits until all
+// its CTAs have room, and kernels that wait for other ranks hold that room.
+bool launch_for_few(const SlotSort& a, cudaStream_t stream) {
+  constexpr int64_t kMostBytes = 48 * 1024;
+  const bool is_whole = a.num_cleared <= kThreads && a.max_rows == 0 && a.slot_of_row == nullptr &&
+                        a.row_of_slot != nullptr && a.token_of_row != nullptr &&
+                        a.expert_offsets != nullptr;
+  const int64_t warps = ceil_div(std::max<int64_t>(a.num_slots, kThreads), int64_t{slots::kWarp});
+  const int64_t bytes =
+      int64_t{sizeof(int32_t)} * slots::block_words(static_cast<int>(warps), a.num_buckets);
+  const int64_t threads = warps * slots::kWarp;
+  if (!is_whole || threads > kBlockThreads || bytes > kMostBytes) {
+    return false;
+  }
+  if (a.num_slots <= kMostCompared) {
+    cuda::launch_early("few_kernel", few_kernel, 1, kThreads, 0, stream, a);
+  } else {
+    cuda::launch_early("block_kernel", block_kernel, 1, static_cast<unsigned>(threads),
+                       static_cast<size_t>(bytes), stream, a);
+  }
+  return true;
 }
 
 int32_t* data_or_null(const Tensor& tensor) {
@@ -106,6 +150,9 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   const cudaStream_t stream = cuda::as_stream(on);
   const auto bucket_bytes = sizeof(int32_t) * static_cast<size_t>(a.num_buckets);
   const auto chunks = static_cast<unsigned>(a.num_chunks);
+  if (launch_for_few(a, stream)) {
+    return;
+  }
   std::shared_ptr<void> counts;
   if (a.num_chunks > 1) {
     counts = allocate_on(static_cast<int64_t>(bucket_bytes) * a.num_chunks, on);

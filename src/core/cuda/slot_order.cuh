@@ -85,6 +85,26 @@ __device__ __forceinline__ void exclusive_scan(int32_t* data, int n) {
   }
 }
 
+// A warp does the same by fewer instructions.
+__device__ __forceinline__ void exclusive_scan_of_warp(int32_t* data, int n) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int so_far = 0;
+  for (int first = 0; first < n; first += kWarp) {
+    const int i = first + lane;
+    const int own = i < n ? data[i] : 0;
+    int sum = own;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(kAll, sum, step);
+      sum += lane >= step ? other : 0;
+    }
+    if (i < n) {
+      data[i] = so_far + sum - own;
+    }
+    so_far += __shfl_sync(kAll, sum, kWarp - 1);
+  }
+}
+
 // The slots of this warp in a chunk are first_slot() of the first lane and those that follow it,
 // a.warp_slots in all.
 __device__ __forceinline__ int64_t first_slot(const SlotSort& a, int chunk) {
@@ -262,9 +282,66 @@ __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys
     if (i < a.num_buckets) {
       a.expert_offsets[i] = start;
     }
-    if (i < a.num_buckets - 1) {
+    if (i < a.num_buckets - 1 && a.expert_counts != nullptr) {
       a.expert_counts[i] = count;
     }
+  }
+}
+
+// The shared memory of a CTA that calls place_block(), in words.
+__host__ __device__ constexpr int block_words(int num_warps, int num_buckets) {
+  return (num_warps + 1) * num_buckets;
+}
+
+// Makes a SlotOrder by one CTA, which has a thread for each slot or more.  `counts` is shared
+// memory of block_words().
+__device__ __forceinline__ void place_block(const SlotSort& a, int32_t* counts) {
+  const int n = a.num_buckets;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const auto num_threads = static_cast<int>(blockDim.x);
+  const int num_warps = num_threads / kWarp;
+  int32_t* of_warp = counts + thread / kWarp * n;
+  int32_t* starts = counts + num_warps * n;
+  const bool has_slot = thread < a.num_slots;
+  const int own = has_slot ? bucket_of(a, a.ids[thread]) : n;
+  for (int i = thread; i < num_warps * n; i += num_threads) {
+    counts[i] = 0;
+  }
+  if (thread < a.num_cleared) {
+    a.cleared[thread] = 0;
+  }
+  const unsigned same = __match_any_sync(kAll, own);
+  const int earlier = __popc(same & ((1u << thread % kWarp) - 1));
+  __syncthreads();
+  if (has_slot && earlier == 0) {
+    of_warp[own] = __popc(same);
+  }
+  __syncthreads();
+  for (int b = thread; b < n; b += num_threads) {
+    int total = 0;
+#pragma unroll 4
+    for (int w = 0; w < num_warps; ++w) {
+      const int count = counts[w * n + b];
+      counts[w * n + b] = total;  // what earlier warps have
+      total += count;
+    }
+    starts[b] = total;
+    if (b < n - 1 && a.expert_counts != nullptr) {
+      a.expert_counts[b] = total;
+    }
+  }
+  __syncthreads();
+  if (thread < kWarp) {
+    exclusive_scan_of_warp(starts, n);
+  }
+  __syncthreads();
+  if (has_slot) {
+    const int row = starts[own] + of_warp[own] + earlier;
+    a.row_of_slot[thread] = own < n - 1 ? row : -1;
+    a.token_of_row[row] = thread / a.topk;
+  }
+  for (int b = thread; b < n; b += num_threads) {
+    a.expert_offsets[b] = starts[b];
   }
 }
 
@@ -333,21 +410,7 @@ __device__ __forceinline__ void place_share(const SlotSort& a,
   ptx::cluster_arrive();
   __syncthreads();
   if (thread < kWarp) {
-    int so_far = 0;
-    for (int first_bucket = 0; first_bucket < n; first_bucket += kWarp) {
-      const int b = first_bucket + thread;
-      const int count = b < n ? starts[b] : 0;
-      int sum = count;
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int other = __shfl_up_sync(kAll, sum, step);
-        sum += thread >= step ? other : 0;
-      }
-      if (b < n) {
-        starts[b] = so_far + sum - count;
-      }
-      so_far += __shfl_sync(kAll, sum, kWarp - 1);
-    }
+    exclusive_scan_of_warp(starts, n);
   }
   __syncthreads();
   if (has_slot) {
