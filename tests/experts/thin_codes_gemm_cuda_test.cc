@@ -4,6 +4,8 @@
 // The expert GEMM for the fewest rows by codes of 4 bits is compared with the one that multiplies
 // f32 values.
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,6 +159,57 @@ TEST_F(ThinCodesGemmTest, ScalesAtTheEndsOfTheirRange) {
       if (n != 5) {
         EXPECT_NEAR(have / want, 1.0f, 1e-3f) << r << " " << n;
       }
+    }
+  }
+}
+
+// Rows of int4 are rounded to steps that go by the largest of 128 neighbours.
+TEST_F(ThinCodesGemmTest, RowsOfAnySizeByInt4) {
+  constexpr int64_t kK = 768;
+  WeightOperand w = weight(kInt4, 2, 96, kK);
+  w.quant.bias = {};
+  ExpertGemm gemm = thin_gemm_of(w, {3, 2});
+  const Tensor rows = here(gemm.a.values);
+  for (int64_t r = 0; r < 5; ++r) {
+    for (int64_t k = 0; k < kK; ++k) {
+      const auto exponent = static_cast<int>(r == 0   ? -100
+                                             : r == 1 ? 20 * (k / 128) - 60
+                                             : r == 2 ? (k % 128 == 77 ? 12 : 0)
+                                                      : 100);
+      set_float(rows, r * kK + k, std::ldexp(get_float(rows, r * kK + k), exponent));
+    }
+  }
+  gemm.a.values = there(rows);
+  const Tensor expected = by_values(gemm);
+  run_expert_gemm(gemm, stream_);
+  const Tensor actual = here(gemm.out);
+  for (int64_t r = 0; r < 5; ++r) {
+    SCOPED_TRACE("row " + std::to_string(r));
+    expect_near(expected.slice(r, r + 1), actual.slice(r, r + 1), 1e-5f);
+  }
+}
+
+// An infinite element and NaN give what they give as values, in their rows alone.
+TEST_F(ThinCodesGemmTest, InfinityAndNaNInRowsOfInt4) {
+  constexpr int64_t kN = 96;
+  constexpr int64_t kK = 768;
+  const WeightOperand w = weight(kInt4, 2, kN, kK);
+  ExpertGemm gemm = thin_gemm_of(w, {3, 2});
+  const Tensor rows = here(gemm.a.values);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  set_float(rows, 0 * kK + 130, kInfinity);
+  set_float(rows, 2 * kK + 767, -kInfinity);
+  set_float(rows, 3 * kK + 5, std::numeric_limits<float>::quiet_NaN());
+  gemm.a.values = there(rows);
+  const Tensor expected = by_values(gemm);
+  run_expert_gemm(gemm, stream_);
+  const Tensor actual = here(gemm.out);
+  for (int64_t i = 0; i < expected.numel(); ++i) {
+    const float want = get_float(expected, i);
+    const float have = get_float(actual, i);
+    EXPECT_EQ(std::isnan(have), std::isnan(want)) << i / kN << " " << i % kN;
+    if (std::isinf(want)) {
+      EXPECT_EQ(have, want) << i / kN << " " << i % kN;
     }
   }
 }

@@ -225,6 +225,9 @@ __device__ __forceinline__ void ld_shared(uint32_t address, uint32_t (&words)[4]
                : "memory");
 }
 
+__device__ __forceinline__ void st_shared_word(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
 __device__ __forceinline__ void st_shared(uint32_t address, const uint32_t (&words)[4]) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
                "r"(words[1]), "r"(words[2]), "r"(words[3])

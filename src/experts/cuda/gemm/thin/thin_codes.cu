@@ -3,18 +3,17 @@
 //
 // A grouped GEMM of weights in codes of 4 bits for the fewest rows per group, with no kernel ahead
 // of it that orders rows.  On the tensor cores 16 columns of the result, decoded in registers, are
-// the operand of 16 rows, and eight rows of activations are its columns.
+// the operand of 16 rows, and eight rows of activations, or eight digits of two rows, are its
+// columns (value_products.cuh, digit_products.cuh).
 //
-// Item: a tile of up to eight rows of a group times two eights of columns, over all of K.  They are
-// neighbours, or, where the kernel activates, eight columns of gate and those of up that belong to
-// them, so that a thread has both.
+// Item: a tile of rows of a group times two eights of columns, over all of K.  They are neighbours,
+// or, where the kernel activates, eight columns of gate and those of up that belong to them, so a
+// thread has both.
 // Grid: persistent blocks, two per SM where there are items for all of their warps.  Every warp
 // computes items of its own and waits for no other warp.
 // Stages: each warp has a ring of its own, which it fills itself by TMA, and on from item to item.
 // It is short, since the first stage of the last warp comes after all that others have asked for.
 // Scales and rows are loaded by lanes; an item's scales are fetched to L2 when it is requested.
-// k: a sum over k may take any order that both operands share.  A stage has 256 codes of a column;
-// of each half, lane l of a quad multiplies the 32 neighbours from 32 l on.
 #include <algorithm>
 #include <cassert>
 #include <type_traits>
@@ -22,16 +21,10 @@
 #include "core/ceil_div.h"
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
-#include "core/cuda/mma.cuh"
-#include "core/cuda/ptx.cuh"
 #include "experts/cuda/activation/activation.cuh"
-#include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
-#include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
-#include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/tensor_map.h"
-#include "experts/cuda/gemm/thin/thin_items.cuh"
-#include "experts/cuda/gemm/tile_walk.cuh"
-#include "experts/cuda/gemm/weight_values.cuh"
+#include "experts/cuda/gemm/thin/digit_products.cuh"
+#include "experts/cuda/gemm/thin/value_products.cuh"
 
 namespace moebius::cuda {
 
@@ -45,58 +38,34 @@ using quant::Code;
 constexpr int kWarps = 8;
 constexpr int kBlocks = 2;  // on an SM
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kEight = 8;  // rows or columns side by side in a product
-constexpr int kItemColumns = 2 * kEight;
-constexpr int kLineBytes = 128;  // of a column in a stage, swizzled as TMA does it
-constexpr int kChunk = 16;       // bytes that a lane loads at once
-constexpr int kHalves = 2;       // of a line
-constexpr int kHalf = 128;       // codes in one
-constexpr int kLane = 32;        // codes of a lane in a half
-constexpr int kStep = kHalves * kHalf;
-constexpr int kEightBytes = kEight * kLineBytes;
 constexpr int kStageBytes = 2 * kEightBytes;
 constexpr int kStages = 2;
 constexpr int kRingBytes = kStages * kStageBytes;
-static_assert(kThinRows == kEight);
+constexpr int kDrawSteps = 2;  // an item is drawn so long before it is requested
 static_assert((kStages - 1) * kStep == kThinCodeDepth);
-
-struct Args : GemmArgs {
-  CUtensorMap codes;     // boxes of both eights x kLineBytes
-  const int32_t* index;  // row r is a[index[r]]; nullptr: a[r]
-  bool activates;        // out has N / 2 columns
-  bool lets_next_begin;  // see core/cuda/launch.cuh
-  int* next_item;
-  int scale_shift;  // 1 << scale_shift elements of k share a scale
-
-  __device__ __forceinline__ int across() const { return n / kItemColumns; }
-  // From an item's first eight columns to the others.
-  __device__ __forceinline__ int to_second() const { return activates ? n / 2 : kEight; }
-};
-
-// A lane multiplies by these where K ends before its elements, since codes there are zeros, which
-// int4 does not decode to 0.
-__device__ const uint4 kNoElements[kLane / kEight] = {};
 
 struct Shared {
   uint64_t full[kWarps][kStages];  // codes have arrived
   Groups groups;
 };
 
-struct Place {
-  Tile tile;
-  int column;  // first, of the first eight
-};
+// Products: ValueProducts or DigitProducts.
+template <typename Products>
+constexpr int kBytes = kWarps*(kRingBytes + Products::kSharedBytes);
 
-// D: a Decoding of codes of 4 bits.
-template <typename D>
+template <typename D, typename Products>
 class Worker {
  public:
-  __device__ __forceinline__ Worker(const Args& args, Shared& shared, const uint8_t* stages)
+  // `shared`: the rings of all warps, and then what their products need.
+  __device__ __forceinline__ Worker(const Args& args, Shared& barriers, const uint8_t* shared)
       : p_(args),
-        groups_(shared.groups),
-        ring_(ptx::shared_address(stages) + warp() * kRingBytes),
-        full_(ptx::shared_address(shared.full[warp()])),
-        items_(args.next_item, shared.groups.first_tile[args.rows.num_groups] * args.across()) {}
+        groups_(barriers.groups),
+        ring_(ptx::shared_address(shared) + warp() * kRingBytes),
+        full_(ptx::shared_address(barriers.full[warp()])),
+        items_(args.next_item, groups_.first_tile[args.rows.num_groups] * args.across()),
+        products_(
+            args,
+            ptx::shared_address(shared) + kWarps * kRingBytes + warp() * Products::kSharedBytes) {}
 
   __device__ __forceinline__ void run() {
     const bool has_items = begin_items(items_.exists(), p_.lets_next_begin, [&] {
@@ -109,18 +78,28 @@ class Worker {
       return;
     }
     const int steps = (p_.k + kStep - 1) / kStep;
+    const int draw_step = max(0, steps - kStages - kDrawSteps);
     int stage = 0;
     uint32_t parity = 0;
+    products_.aim(place_);
+    products_.load();
     while (items_.exists()) {
       const Place place = place_;
-      start(place);
-      Sums sums = {};
-      Sums totals = {};
+      products_.begin();
 #pragma unroll 1
       for (int step = 0; step < steps; ++step) {
+        products_.prepare();
+        if (step == steps - 1 && items_.exists()) {
+          products_.aim(place_);
+        }
+        products_.load();
         ptx::mbarrier_wait_parity(full_ + stage * uint32_t{sizeof(uint64_t)}, parity);
-        multiply(stage, sums, totals);
-        __syncwarp();                   // the stage has been read
+        products_.multiply(ring_ +
+                           static_cast<uint32_t>(stage * kStageBytes + quad() * kLineBytes));
+        __syncwarp();  // the stage has been read
+        if (step == draw_step) {
+          items_.draw();
+        }
         if (step == steps - kStages) {  // all of this item has been requested
           items_.advance();
           if (items_.exists()) {
@@ -135,54 +114,23 @@ class Worker {
           parity ^= 1;
         }
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        sums[j] += totals[j];
-      }
+      float sums[4];
+      products_.sums(sums);
       finish(place, sums);
     }
     items_.finish();
   }
 
  private:
-  using T = typename D::Element;
-  // A lane has the sums of rows 2 part and 2 part + 1, in its column of the first eight and then in
-  // that of the other.
-  using Sums = float[4];
-  // For a half of a stage a lane has one scale, or two of 16 neighbours each.
-  using Scale = typename D::Scale;
-  using ScaleWord = std::conditional_t<sizeof(Scale) == 4,
-                                       uint32_t,
-                                       std::conditional_t<sizeof(Scale) == 2, uint16_t, uint8_t>>;
-  static constexpr int kScalesOfWord = D::kIsPair ? 2 : 1;
-
-  __device__ __forceinline__ static int warp() {
-    return static_cast<int>(threadIdx.x) / kWarp;
-  }
-  __device__ __forceinline__ static int lane() {
-    return static_cast<int>(threadIdx.x) % kWarp;
-  }
-  // The lane's column in an eight, and its row.
-  __device__ __forceinline__ static int quad() {
-    return lane() / 4;
-  }
-  __device__ __forceinline__ static int part() {
-    return lane() % 4;
-  }
-
   // Finds the item that is requested next, and fetches its scales to L2.
   __device__ __forceinline__ void find() {
-    const int item = items_.item();
-    place_.tile = find_tile(groups_, p_.rows.num_groups, item / p_.across());
-    place_.column = item % p_.across() * (p_.activates ? kEight : kItemColumns);
+    const auto item = static_cast<unsigned>(items_.item());
+    const auto across = static_cast<unsigned>(p_.across());
+    const auto tile = static_cast<int>(item / across);
+    place_.tile = find_tile<Products::kRows>(groups_, p_.rows.num_groups, tile);
+    place_.column = static_cast<int>(item % across) * (p_.activates ? kEight : kItemColumns);
     next_byte_ = 0;
-    const int bytes = p_.w.scale_cols * int{sizeof(Scale)} / kScalesOfWord;
-    if (part() * kLineBytes < bytes) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ptx::prefetch(scales_of(place_, i) + part() * kLineBytes);
-      }
-    }
+    LaneScales<D>::fetch(p_, place_);
   }
   __device__ __forceinline__ void request(int stage) {
     if (ptx::elect_one()) {
@@ -197,134 +145,6 @@ class Worker {
     next_byte_ += kLineBytes;
   }
 
-  __device__ __forceinline__ int column_of(const Place& place, int i) const {
-    return place.column + quad() + (i == 0 ? 0 : p_.to_second());
-  }
-  __device__ __forceinline__ const uint8_t* scales_of(const Place& place, int i) const {
-    return static_cast<const uint8_t*>(p_.w.scale) +
-           scale_row(p_.w, place.tile.group, column_of(place, i)) *
-               int64_t{sizeof(Scale) / kScalesOfWord};
-  }
-
-  // Begins an item: finds the lane's row and scales.
-  __device__ __forceinline__ void start(const Place& place) {
-    k_ = part() * kLane;
-    const int row = place.tile.row + min(quad(), place.tile.rows - 1);
-    row_ = reinterpret_cast<const T*>(p_.a.values) +
-           int64_t{p_.index != nullptr ? p_.index[row] : row} * p_.k + k_;
-    scales_[0] = scales_of(place, 0);
-    scales_[1] = scales_of(place, 1);
-    load_scales();
-  }
-  // Loads the scales of the stage that begins with k_ - part() * kLane.
-  __device__ __forceinline__ void load_scales() {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int k = min(k_ + half * kHalf, p_.k - kLane);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        words_[half][i] =
-            reinterpret_cast<const ScaleWord*>(scales_[i])[(k >> p_.scale_shift) / kScalesOfWord];
-      }
-    }
-  }
-
-  __device__ __forceinline__ void multiply(int stage, Sums& sums, Sums& totals) {
-    const uint32_t from = ring_ + static_cast<uint32_t>(stage * kStageBytes + quad() * kLineBytes);
-    uint32_t words[kHalves][2];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      words[half][0] = words_[half][0];
-      words[half][1] = words_[half][1];
-    }
-    const T* row = row_;
-    const int left = p_.k - k_;  // of the row, from the lane's first k on
-    k_ += kStep;
-    row_ += kStep;
-    load_scales();
-    bool is_large = false;
-    if constexpr (D::kMayBeLarge) {
-      const uint32_t largest = max(max(words[0][0], words[0][1]), max(words[1][0], words[1][1]));
-      is_large = __any_sync(0xffffffffu, largest >= few_rows::kLargestE8m0);
-    }
-    if (is_large) {
-      multiply_stage<true>(from, words, row, left, sums, totals);
-    } else {
-      multiply_stage<false>(from, words, row, left, sums, totals);
-    }
-  }
-
-  template <bool kIsSpecial>
-  __device__ __forceinline__ void multiply_stage(uint32_t from,
-                                                 const uint32_t (&words)[kHalves][2],
-                                                 const T* row,
-                                                 int left,
-                                                 Sums& sums,
-                                                 Sums& totals) const {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int chunk = (part() + 4 * half) ^ quad();
-      uint32_t codes[2][4];
-      ptx::ld_shared(from + chunk * kChunk, codes[0]);
-      ptx::ld_shared(from + kEightBytes + chunk * kChunk, codes[1]);
-      // Two sums take turns, so that products do not wait for each other.
-      Sums other = {};
-      const auto* own =
-          left > half * kHalf ? reinterpret_cast<const uint4*>(row + half * kHalf) : kNoElements;
-      multiply_half<kIsSpecial>(codes, words[half], own, sums, D::kFolds ? totals : other);
-      if constexpr (!D::kFolds) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          totals[j] = __fmaf_rn(sums[j] + other[j],
-                                few_rows::scale_value<Scale>(words[half][j / 2]), totals[j]);
-          sums[j] = 0.0f;
-        }
-      }
-    }
-  }
-
-  template <bool kIsSpecial>
-  __device__ __forceinline__ void multiply_half(const uint32_t (&codes)[2][4],
-                                                const uint32_t (&words)[2],
-                                                const uint4* row,
-                                                Sums& sums,
-                                                Sums& others) const {
-    uint32_t by[2][2];  // of either column, for its first and for its second 16 neighbours
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (D::kIsPair) {
-        const uint32_t both = few_rows::folded_e4m3(T{}, words[i]);
-        by[i][0] = __byte_perm(both, 0, 0x1010);
-        by[i][1] = __byte_perm(both, 0, 0x3232);
-      } else if constexpr (D::kFolds) {
-        by[i][0] = kIsSpecial ? few_rows::unfolded_e8m0(words[i]) : few_rows::folded_e8m0(words[i]);
-        by[i][1] = by[i][0];
-      } else {
-        by[i][0] = few_rows::subtrahend<D::kCode>(T{}, p_.w.default_zero_point);
-        by[i][1] = by[i][0];
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const uint4 x = few_rows::in_order_of<D::kCode>(row[w]);
-      uint32_t pairs[2][4];
-      few_rows::decode_pairs<D, kIsSpecial>(&codes[0][w], by[0][w / 2], pairs[0]);
-      few_rows::decode_pairs<D, kIsSpecial>(&codes[1][w], by[1][w / 2], pairs[1]);
-      const uint32_t first[4] = {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]};
-      const uint32_t second[4] = {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]};
-      product(T{}, sums, first, x.x, x.y);
-      product(T{}, others, second, x.z, x.w);
-    }
-  }
-  __device__ __forceinline__ static void product(
-      BFloat16, Sums& sums, const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
-    ptx::mma_bf16(sums, elements, x0, x1);
-  }
-  __device__ __forceinline__ static void product(
-      Float16, Sums& sums, const uint32_t (&elements)[4], uint32_t x0, uint32_t x1) {
-    ptx::mma_f16(sums, elements, x0, x1);
-  }
-
   __device__ __forceinline__ float row_factor(const Place& place, int row) const {
     if (p_.a.scales == RowScales::kNone || row >= place.tile.rows) {
       return 1.0f;
@@ -335,12 +155,12 @@ class Worker {
     return p_.a.divides ? 1.0f / scale : scale;
   }
 
-  __device__ __forceinline__ void finish(const Place& place, const Sums& sums) const {
+  __device__ __forceinline__ void finish(const Place& place, const float (&sums)[4]) const {
     float values[4];
     const float by_row[2] = {row_factor(place, 2 * part()), row_factor(place, 2 * part() + 1)};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int n = column_of(place, i);
+      const int n = column_of(p_, place, i);
       float factor = D::kColumnFactor;
       if constexpr (D::kIsPair) {
         factor *= global_factor(p_.w, place.tile.group, n);
@@ -387,56 +207,61 @@ class Worker {
   uint32_t full_;
   Items<kWarps> items_;
 
+  Products products_;
+
   // These tell what is requested next.
   Place place_;
   int next_byte_;
-
-  // These belong to the item that is multiplied.
-  const uint8_t* scales_[2];
-
-  // These belong to its stage that comes next.
-  int k_;         // the lane's first
-  const T* row_;  // from k_ on; lanes without a row have another lane's
-  uint32_t words_[kHalves][2];
 };
 
-template <typename D>
+template <typename D, typename Products>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     thin_codes_kernel(const __grid_constant__ Args args) {
   __shared__ Shared shared;
-  extern __shared__ __align__(1024) uint8_t stages[];
+  extern __shared__ __align__(1024) uint8_t rings[];
   if (threadIdx.x == 0) {
     init_barriers(&shared.full[0][0], kWarps * kStages, &args.codes);
   }
   if (!args.rows.settled) {
     ptx::await_kernel_before();
   }
-  find_tiles<kThreads>(args.rows, shared.groups);
-  Worker<D>(args, shared, stages).run();
+  find_tiles<kThreads, Products::kRows>(args.rows, shared.groups);
+  Worker<D, Products>(args, shared, rings).run();
 }
 
-using Kernel = void (*)(Args);
+struct Kernel {
+  void (*function)(Args);
+  int rows;   // of a tile
+  int bytes;  // of shared memory
+};
+
+template <typename D>
+Kernel kernel_of() {
+  using Products = std::conditional_t<D::kCode == Code::kU4, DigitProducts<D>, ValueProducts<D>>;
+  return {thin_codes_kernel<D, Products>, Products::kRows, kBytes<Products>};
+}
 
 template <typename T>
 Kernel find_kernel(const WeightArgs& w) {
   const DType scale = w.scale_dtype;
   const bool is_nvfp4 = scale == DType::kF8E4M3;
   if (w.code == Code::kU4) {
-    return scale == DType::kF32    ? thin_codes_kernel<Decoding<Code::kU4, float, T>>
-           : scale == DType::kBF16 ? thin_codes_kernel<Decoding<Code::kU4, BFloat16, T>>
-                                   : thin_codes_kernel<Decoding<Code::kU4, Float16, T>>;
+    return scale == DType::kF32    ? kernel_of<Decoding<Code::kU4, float, T>>()
+           : scale == DType::kBF16 ? kernel_of<Decoding<Code::kU4, BFloat16, T>>()
+                                   : kernel_of<Decoding<Code::kU4, Float16, T>>();
   }
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (w.is_packed) {
       constexpr Changes kNever = Changes::kNever;
-      return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T, kNever, true>>
-                      : thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T, kNever, true>>;
+      return is_nvfp4 ? kernel_of<Decoding<Code::kE2M1, uint16_t, T, kNever, true>>()
+                      : kernel_of<Decoding<Code::kE2M1, uint8_t, T, kNever, true>>();
     }
     if (!is_nvfp4) {
-      return thin_codes_kernel<Decoding<Code::kE2M1, uint8_t, T>>;
+      return kernel_of<Decoding<Code::kE2M1, uint8_t, T>>();
     }
   }
-  return is_nvfp4 ? thin_codes_kernel<Decoding<Code::kE2M1, uint16_t, T>> : nullptr;
+  assert(is_nvfp4);
+  return kernel_of<Decoding<Code::kE2M1, uint16_t, T>>();
 }
 
 CUtensorMap map_of(const Args& args, const Tensor& codes, int64_t num_groups) {
@@ -480,18 +305,17 @@ void thin_codes_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream&
   args.codes = map_of(args, gemm.w->values, gemm.w->values.dim(0));
   const Kernel kernel = gemm.a.values.dtype() == DType::kF16 ? find_kernel<Float16>(args.w)
                                                              : find_kernel<BFloat16>(args.w);
-  assert(kernel != nullptr);
-  const int64_t items = most_tiles(gemm.rows, gemm.out.dim(0), kThinRows) * (args.n / kItemColumns);
+  const int64_t items =
+      most_tiles(gemm.rows, gemm.out.dim(0), kernel.rows) * (args.n / kItemColumns);
   // There is one block per SM if half of its warps have items.  Otherwise some SMs are left to what
   // runs beside it.
   constexpr int64_t kFewItems = kWarps / 2;
   const int64_t spread = std::min(ceil_div(items, kFewItems), blocks_of(gemm, 1, index));
   const auto grid = static_cast<unsigned>(
       std::clamp(ceil_div(items, int64_t{kWarps}), spread, blocks_of(gemm, kBlocks, index)));
-  constexpr int kBytes = kWarps * kRingBytes;
-  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
-  launch_early("thin_codes_kernel", kernel, grid, kThreads, kBytes, as_stream(on.native_handle()),
-               args);
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel.function), kernel.bytes);
+  launch_early("thin_codes_kernel", kernel.function, grid, kThreads,
+               static_cast<size_t>(kernel.bytes), as_stream(on.native_handle()), args);
 }
 
 }  // namespace moebius::cuda

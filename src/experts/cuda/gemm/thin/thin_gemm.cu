@@ -121,6 +121,7 @@ class Worker {
         multiply(stage, sums);
         __syncwarp();                   // the stage has been read
         if (step == steps - kStages) {  // all of this item has been requested
+          items_.draw();
           items_.advance();
           if (items_.exists()) {
             find();
@@ -152,7 +153,8 @@ class Worker {
   // Finds the columns and rows of the item that is requested next.
   __device__ __forceinline__ void find() {
     const int item = items_.item();
-    place_ = {find_tile(groups_, p_.rows.num_groups, item / p_.across()), p_.first_column(item)};
+    place_ = {find_tile<kThinRows>(groups_, p_.rows.num_groups, item / p_.across()),
+              p_.first_column(item)};
     k_ = 0;
   }
   __device__ __forceinline__ void find_rows() {
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 2) thin_gemm_kernel(const __grid_con
     __syncwarp();
     ptx::await_kernel_before();
   }
-  find_tiles<kThreads>(args.rows, shared.groups);
+  find_tiles<kThreads, kThinRows>(args.rows, shared.groups);
   Worker(args, shared, stages).run();
 }
 

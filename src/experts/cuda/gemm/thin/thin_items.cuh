@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The items of the kernels in this folder, and how their results are stored.  Each is a tile of up
-// to kThinRows rows of a group times some columns, over all of K, and is one warp's.
+// The items of the kernels in this folder, and how their results are stored.  Each is a tile of
+// rows of a group, kThinRows at most, times some columns, over all of K, and is one warp's.
 #pragma once
 
 #include "core/cuda/ptx.cuh"
@@ -44,9 +44,9 @@ struct Groups {
   int num_rows[kMaxExperts];
 };
 
-// Fills the table, by the whole block.  Sizes are read from L2, since L1 may have them from before
-// they were written.
-template <int kThreads>
+// Fills the table with tiles of kRows rows, by the whole block.  Sizes are read from L2, since L1
+// may have them from before they were written.
+template <int kThreads, int kRows>
 __device__ __forceinline__ void find_tiles(const RowGroups& rows, Groups& groups) {
   for (int g = static_cast<int>(threadIdx.x); g < rows.num_groups; g += kThreads) {
     int begin = g * static_cast<int>(rows.max_rows);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void find_tiles(const RowGroups& rows, Groups& groups
     int before = 0;
     for (int first = 0; first < rows.num_groups; first += kWarp) {
       const int g = first + lane;
-      const int own = g < rows.num_groups ? (groups.num_rows[g] + kThinRows - 1) / kThinRows : 0;
+      const int own = g < rows.num_groups ? (groups.num_rows[g] + kRows - 1) / kRows : 0;
       int sum = own;
 #pragma unroll
       for (int step = 1; step < kWarp; step *= 2) {
@@ -91,6 +91,7 @@ struct Tile {
   int rows;
 };
 
+template <int kRows>
 __device__ __forceinline__ Tile find_tile(const Groups& groups, int num_groups, int tile) {
   int low = 0;
   int high = num_groups;  // first_tile[low] <= tile < first_tile[high]
@@ -98,8 +99,8 @@ __device__ __forceinline__ Tile find_tile(const Groups& groups, int num_groups, 
     const int middle = (low + high) / 2;
     (groups.first_tile[middle] <= tile ? low : high) = middle;
   }
-  const int first = (tile - groups.first_tile[low]) * kThinRows;
-  return {low, groups.first_row[low] + first, min(groups.num_rows[low] - first, kThinRows)};
+  const int first = (tile - groups.first_tile[low]) * kRows;
+  return {low, groups.first_row[low] + first, min(groups.num_rows[low] - first, kRows)};
 }
 
 // Stores eight columns of a tile's rows in a 16-bit type.  `out` is the matrix from the first
@@ -133,18 +134,19 @@ class Items {
   }
   __device__ __forceinline__ bool exists() const { return item_ < num_; }
   __device__ __forceinline__ int item() const { return item_; }
-  // All lanes call it.
+  // Draws the next item, once before each advance().  All lanes call these two.
+  __device__ __forceinline__ void draw() {
+    if (num_first_ < num_ && next_item_ != nullptr && threadIdx.x % kWarp == 0) {
+      drawn_ = atomicAdd(next_item_, 1);
+    }
+  }
   __device__ __forceinline__ void advance() {
     if (num_first_ >= num_) {
       item_ = num_;
     } else if (next_item_ == nullptr) {
       item_ += num_first_;
     } else {
-      int drawn = 0;
-      if (threadIdx.x % kWarp == 0) {
-        drawn = atomicAdd(next_item_, 1);
-      }
-      item_ = num_first_ + __shfl_sync(0xffffffffu, drawn, 0);
+      item_ = num_first_ + __shfl_sync(0xffffffffu, drawn_, 0);
     }
   }
   // Called once a warp has no more items: the last warp sets the counters to zeros again.
@@ -160,6 +162,7 @@ class Items {
   int num_;
   int num_first_;  // the items with which warps begin
   int item_;
+  int drawn_ = 0;  // of the first lane
   int* next_item_;
 };
 
