@@ -418,8 +418,8 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
        {int4, weights_in(QuantFormat::kInt4), weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0),
         weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3)}) {
     GemmDesc desc = coded(weights);
-    EXPECT_EQ(of(desc, kGroups * 3 / 4 - 1), Multiplier::kThin);
-    EXPECT_EQ(of(desc, kGroups * 3 / 4), Multiplier::kFewRows);
+    EXPECT_EQ(of(desc, kGroups * 3 / 4), Multiplier::kThin);
+    EXPECT_EQ(of(desc, kGroups * 3 / 4 + 1), Multiplier::kFewRows);
     EXPECT_EQ(of(desc, 1, 8), Multiplier::kMma) << "another architecture";
     EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).takes_index());
     desc.activation = ActivationSpec{};
@@ -447,6 +447,16 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
     desc.activation = ActivationSpec{};
     EXPECT_EQ(of(desc, 6), Multiplier::kThin) << "at most 128 MiB";
   }
+  // Twelve rows are of 8.7 groups, whose 8 MiB each are more than 64 MiB, which int4 may exceed.
+  const auto of_size = [](WeightFacts weights, int64_t k) {
+    weights.k = k;
+    weights.n = weights.gate_rows = kThinInt4Depth;
+    return coded(weights);
+  };
+  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
+  EXPECT_EQ(of(of_size(int4, kThinInt4Depth), 12), Multiplier::kThin);
+  EXPECT_EQ(of(of_size(mxfp4, kThinInt4Depth), 12), Multiplier::kFewRows);
+  EXPECT_EQ(of(of_size(int4, kThinInt4Depth + 256), 12), Multiplier::kFewRows) << "long items";
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8)), 1), Multiplier::kFewRows) << "8 bits";
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt4, 32)), 1), Multiplier::kFewRows);
   GemmDesc desc = coded(int4);

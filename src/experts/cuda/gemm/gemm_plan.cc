@@ -234,7 +234,7 @@ bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   if (!w.format) {
     return expected_rows < kThinMeanRows * w.num_groups;
   }
-  const bool has_few_rows = expected_rows == 1 || expected_rows < (3 * w.num_groups + 3) / 4;
+  const bool has_few_rows = expected_rows == 1 || expected_rows <= 3 * w.num_groups / 4;
   const int64_t other_k = w.gate_rows < w.n ? w.n / 2 : w.n;  // of the experts' other GEMM
   const int64_t depth = w.num_groups > 1 ? std::max(w.k, other_k) : w.k;
   if (expected_rows > desc.most_thin_code_rows || !has_few_rows || depth > kThinCodeMostDepth) {
@@ -243,8 +243,13 @@ bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   // If each row's group is drawn at random, about 2 G rows / (2 G + rows) of G groups have rows.
   const int64_t twice = 2 * w.num_groups;
   const int64_t group_bytes = w.n * w.k * quant::code_bits(quant::code_of(*w.format)) / 8;
-  const int64_t most = thin_activates(desc) ? kThinCodeBytes : kThinUnactivatedBytes;
-  return twice * expected_rows * group_bytes <= most * (twice + expected_rows);
+  const bool takes_more = w.format == QuantFormat::kInt4 && depth <= kThinInt4Depth;
+  const auto most =
+      static_cast<double>(thin_activates(desc) ? kThinCodeBytes : kThinUnactivatedBytes) *
+      (takes_more ? kThinInt4Factor : 1.0);
+  const auto groups =
+      static_cast<double>(twice * expected_rows) / static_cast<double>(twice + expected_rows);
+  return groups * static_cast<double>(group_bytes) <= most;
 }
 
 bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {

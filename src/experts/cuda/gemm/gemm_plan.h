@@ -113,20 +113,25 @@ inline constexpr int kMediumFewRowsTile = 192;
 inline constexpr int kSmallFewRowsTile = 64;  // the largest that all formats have
 inline constexpr int kFewRowsStepBytes = 64;  // of a column's codes in a step along k
 
-// kThin has tiles of so many rows, and takes K of at least kThinDepth elements, which its stages
-// hold.  It is chosen below a mean of kThinMeanRows per group.
+// Tiles of kThin have kThinRows rows, and two where weights are int4.  It takes K of at least
+// kThinDepth elements, which its stages hold.  It is chosen below a mean of kThinMeanRows per
+// group.
 inline constexpr int kThinRows = 8;
 inline constexpr int kThinDepth = 320;
 inline constexpr int64_t kThinMeanRows = 2;
-// With weights in codes it takes K above kThinCodeDepth.  It is chosen for one row, and below 3/4
+// With weights in codes it takes K above kThinCodeDepth.  It is chosen for one row, and up to 3/4
 // of a row per group.  The codes of groups that have rows must be at most kThinCodeBytes, or
 // kThinUnactivatedBytes where it does not activate: it saves kernels around it, but kFewRows takes
-// fewer instructions for a byte.  A warp has all of K, so kThinCodeMostDepth limits K, and that of
-// the experts' other GEMM.
+// fewer instructions for a byte.  By int4 it takes as few, so there the limits are kThinInt4Factor
+// times as high, if K is kThinInt4Depth at most, since long items leave warps idle in the last
+// round.  A warp has all of K, so kThinCodeMostDepth limits K.  Both depths are limits for the
+// experts' other GEMM, too.
 inline constexpr int kThinCodeDepth = 256;
 inline constexpr int64_t kThinCodeMostDepth = 8192;
 inline constexpr int64_t kThinCodeBytes = int64_t{1} << 27;
 inline constexpr int64_t kThinUnactivatedBytes = int64_t{1} << 26;
+inline constexpr double kThinInt4Factor = 1.75;
+inline constexpr int64_t kThinInt4Depth = 4096;
 
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
