@@ -35,6 +35,18 @@ __device__ __forceinline__ int bucket_of(const SlotSort& a, int32_t id) {
   return local >= 0 && local < none ? static_cast<int>(local) : none;
 }
 
+// Returns the sum of `own` of this lane and of those before it.  All lanes of a warp call it.
+__device__ __forceinline__ int sum_up_to_lane(int own) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int sum = own;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(kAll, sum, step);
+    sum += lane >= step ? other : 0;
+  }
+  return sum;
+}
+
 // Replaces each of data[0, n) by the sum of what precedes it, by a whole CTA.
 __device__ __forceinline__ void exclusive_scan(int32_t* data, int n) {
   __shared__ int of_warp[kWarp];
@@ -55,11 +67,7 @@ __device__ __forceinline__ void exclusive_scan(int32_t* data, int n) {
       items[i] = first + i < n ? data[first + i] : 0;
       own += items[i];
     }
-    int sum = own;
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int other = __shfl_up_sync(kAll, sum, step);
-      sum += lane >= step ? other : 0;
-    }
+    const int sum = sum_up_to_lane(own);
     if (lane == kWarp - 1) {
       of_warp[warp] = sum;
     }
@@ -92,12 +100,7 @@ __device__ __forceinline__ void exclusive_scan_of_warp(int32_t* data, int n) {
   for (int first = 0; first < n; first += kWarp) {
     const int i = first + lane;
     const int own = i < n ? data[i] : 0;
-    int sum = own;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int other = __shfl_up_sync(kAll, sum, step);
-      sum += lane >= step ? other : 0;
-    }
+    const int sum = sum_up_to_lane(own);
     if (i < n) {
       data[i] = so_far + sum - own;
     }
@@ -242,6 +245,12 @@ __device__ __forceinline__ void place_slots(const SlotSort& a, int chunk, int32_
   }
 }
 
+// Stores which row a slot of a bucket has, in the two outputs of a SlotOrder that tell it.
+__device__ __forceinline__ void store_row(const SlotSort& a, int64_t slot, int bucket, int row) {
+  a.row_of_slot[slot] = bucket < a.num_buckets - 1 ? row : -1;
+  a.token_of_row[row] = static_cast<int32_t>(slot) / a.topk;
+}
+
 // Makes a SlotOrder of up to kFew slots, by a CTA of any size.  `keys` is shared memory of kFew
 // words, aligned to 16 bytes.  Each slot is compared with all others.  Why not place_slots(): its
 // code is several times as long, and a kernel that comes to it late waits until memory has brought
@@ -276,8 +285,7 @@ __device__ __forceinline__ void place_few_slots(const SlotSort& a, int32_t* keys
       }
     }
     if (i < num_slots) {
-      a.row_of_slot[i] = own < a.num_buckets - 1 ? row : -1;
-      a.token_of_row[row] = i / a.topk;
+      store_row(a, i, own, row);
     }
     if (i < a.num_buckets) {
       a.expert_offsets[i] = start;
@@ -336,9 +344,7 @@ __device__ __forceinline__ void place_block(const SlotSort& a, int32_t* counts) 
   }
   __syncthreads();
   if (has_slot) {
-    const int row = starts[own] + of_warp[own] + earlier;
-    a.row_of_slot[thread] = own < n - 1 ? row : -1;
-    a.token_of_row[row] = thread / a.topk;
+    store_row(a, thread, own, starts[own] + of_warp[own] + earlier);
   }
   for (int b = thread; b < n; b += num_threads) {
     a.expert_offsets[b] = starts[b];
@@ -414,9 +420,7 @@ __device__ __forceinline__ void place_share(const SlotSort& a,
   }
   __syncthreads();
   if (has_slot) {
-    const int row = starts[own] + before[own] + earlier;
-    a.row_of_slot[slot] = own < n - 1 ? row : -1;
-    a.token_of_row[row] = static_cast<int32_t>(slot) / a.topk;
+    store_row(a, slot, own, starts[own] + before[own] + earlier);
   }
   for (int b = thread; rank == 0 && b < n; b += num_threads) {
     a.expert_offsets[b] = starts[b];
