@@ -19,8 +19,8 @@
 
 namespace moebius {
 
-// What a call works on, and how.  Calls with equal keys enqueue the same work on the same
-// addresses.
+// A ReplayKey tells what a call works on, and how.  Calls with equal keys enqueue the same work on
+// the same addresses.
 class ReplayKey {
  public:
   ReplayKey() = default;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel of thin_codes.cu and its two ways of multiplying share: where a lane's codes,
-// rows and scales are.
+// This says where a lane's codes, rows and scales are, for the kernel of thin_codes.cu and for both
+// of its ways of multiplying.
 //
 // k: a sum over k may take any order that both operands share.  A stage has 256 codes of a column;
 // of each half, lane l of a quad multiplies the 32 neighbours from 32 l on.
@@ -67,21 +67,22 @@ __device__ __forceinline__ int part() {
 __device__ __forceinline__ int column_of(const Args& args, const Place& place, int i) {
   return place.column + quad() + (i == 0 ? 0 : args.to_second());
 }
-// A row of the tile, from k on.
+// Returns a row of the tile, from k on.
 template <typename T>
 __device__ __forceinline__ const T* row_of(const Args& args, const Place& place, int row, int k) {
   const int own = place.tile.row + min(row, place.tile.rows - 1);
   return reinterpret_cast<const T*>(args.a.values) +
          int64_t{args.index != nullptr ? args.index[own] : own} * args.k + k;
 }
-// Loads the lane's codes of a half of a stage, of both columns.  `from`: its line of the first.
+// Loads the lane's codes of a half of a stage, of both columns.  `from` is its line of the first.
 __device__ __forceinline__ void load_codes(uint32_t from, int half, uint32_t (&codes)[2][4]) {
   const int chunk = (part() + 4 * half) ^ quad();
   ptx::ld_shared(from + chunk * kChunk, codes[0]);
   ptx::ld_shared(from + kEightBytes + chunk * kChunk, codes[1]);
 }
 
-// The scales of both columns of a lane.  D: a Decoding of codes of 4 bits.
+// LaneScales finds and loads the scales of both columns of a lane.  D is a Decoding of codes of 4
+// bits.
 template <typename D>
 class LaneScales {
  public:

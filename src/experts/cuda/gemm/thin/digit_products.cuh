@@ -3,7 +3,7 @@
 //
 // thin_codes.cu multiplies int4 codes and rows as integers by this class.
 //
-// Of a row 128 neighbours at a time, which share a scale of the weights, become integers: multiples
+// A row becomes integers, 128 neighbours at a time, which share a scale of the weights: multiples
 // of 2^-21 of the power of two that is above the largest of them.  Each is written as three digits
 // of eight bits with signs, and an operand of the tensor cores has a column for each digit of two
 // rows.  Codes become integers of eight bits by three instructions for eight of them, where bf16
@@ -126,8 +126,7 @@ class DigitProducts {
     return ptx::and_xor(word, 0xf0f0f0f0u, kSigns);
   }
 
-  // Of eight neighbours of a half two lanes have four each: those that lie in even or in odd
-  // places.
+  // Two lanes share eight neighbours of a half: one has those in even places, the other the rest.
   __device__ __forceinline__ static int first_k() {
     return lane() / 2 * kEight;
   }
