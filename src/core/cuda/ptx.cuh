@@ -76,6 +76,13 @@ __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   return value;
 }
 
+// Returns `value`, which ptxas then keeps in a register instead of making it again for each use: it
+// does so of constants, and sees through opaque().
+// REQUIRES: parameter >= 0, which is known at run time alone.
+__device__ __forceinline__ uint32_t kept(uint32_t value, int parameter) {
+  return value | static_cast<uint32_t>(parameter >> 31);
+}
+
 // Words in shared memory.
 __device__ __forceinline__ uint32_t ld_acquire_cta(const uint32_t* p) {
   uint32_t value;

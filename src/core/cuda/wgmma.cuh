@@ -26,10 +26,10 @@ __device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t address) {
   constexpr uint32_t kUnused = 1u << 16;  // leading offset
   return kUnused | ((address & 0x3ffffu) / kDescriptorUnit);
 }
-__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 / kDescriptorUnit} << 32;
-  return kSwizzle128 | kEightRows | low;
+inline constexpr uint32_t kDescriptorHigh = 1u << 30 | 1024 / kDescriptorUnit;
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low,
+                                                     uint32_t high = kDescriptorHigh) {
+  return uint64_t{high} << 32 | low;
 }
 
 // Call this before the first wgmma and after other code has touched registers of D.

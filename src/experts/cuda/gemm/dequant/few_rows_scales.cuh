@@ -141,8 +141,9 @@ class Scales {
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int j = 0; j < kFactors; ++j) {
-          const uint32_t unit = (k_ + j * kSlab) >> p_.scale_shift;
-          const uint32_t code = __byte_perm(bits_[i], 0, 0x4440u | (unit & 3));
+          const uint32_t unit =
+              D::kByChunks ? static_cast<uint32_t>(part_) : (k_ + j * kSlab) >> p_.scale_shift & 3;
+          const uint32_t code = __byte_perm(bits_[i], 0, 0x4440u | unit);
           by_[i][j] = !D::kMayBeLarge
                           ? both_halves(T{}, scale_value<Scale>(code) / D::kColumnFactor)
                       : is_large_ ? code
@@ -295,11 +296,16 @@ class Scales {
   // Sets `bits` to the words that have the scales of k_, by what the lane of the quad tells that
   // has loaded them.
   __device__ __forceinline__ void own_words(uint32_t (&bits)[2]) const {
-    const auto word = static_cast<int>((k_ >> p_.scale_shift) / uint32_t{kOfWord});
+    const auto word = static_cast<int>((k_ >> scale_shift()) / uint32_t{kOfWord});
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       bits[i] = __shfl_sync(kAll, words_[i], word, 4);
     }
+  }
+  // By chunks, a lane's scales are of 32 elements, or two of 16, and have the same place in a word
+  // in every step.
+  __device__ __forceinline__ int scale_shift() const {
+    return !D::kByChunks ? p_.scale_shift : D::kIsPair ? 4 : 5;
   }
   __device__ __forceinline__ void take_factors() {
     if constexpr (!D::kFolds) {

@@ -171,14 +171,15 @@ class Worker {
 
   // Multiplies half a slab by its rows, whose descriptor has this low word.
   template <int kN>
-  __device__ __forceinline__ static void multiply_half(float (&sums)[kN / 2],
-                                                       const uint32_t (&elements)[4],
-                                                       uint32_t low,
-                                                       bool accumulates) {
+  __device__ __forceinline__ void multiply_half(float (&sums)[kN / 2],
+                                                const uint32_t (&elements)[4],
+                                                uint32_t low,
+                                                bool accumulates) const {
+    const uint64_t rows = ptx::wgmma_descriptor(low, descriptor_high_);
     if constexpr (D::kIsBF16) {
-      ptx::Wgmma<kN>::bf16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+      ptx::Wgmma<kN>::bf16(sums, elements, rows, accumulates);
     } else {
-      ptx::Wgmma<kN>::f16(sums, elements, ptx::wgmma_descriptor(low), accumulates);
+      ptx::Wgmma<kN>::f16(sums, elements, rows, accumulates);
     }
   }
   // Multiplies slabs from `first` on by the rows of the item, at most kN, which begin at the
@@ -231,6 +232,9 @@ class Worker {
     Sums totals = {};
     const auto tile =
         static_cast<uint32_t>(rows_multiplied_ * (kTileRowBytes / ptx::kDescriptorUnit));
+    const uint32_t first_rows = ptx::uniform(ptx::opaque(
+        ptx::wgmma_descriptor_low(stages_ + static_cast<uint32_t>(kBlock.code_bytes())) +
+        static_cast<uint32_t>(team_ * (S::kSlabs / 2)) * tile));
     Elements elements[kUnits][kUnit];
     scales_.begin();
     int step = 0;
@@ -240,10 +244,7 @@ class Worker {
       const int chunk_end = min(step + p_.chunk_steps, p_.steps);
 #pragma unroll 1
       for (; step < chunk_end; ++step) {
-        const uint32_t rows =
-            ptx::wgmma_descriptor_low(stages_ + kBlock.code_bytes() +
-                                      static_cast<uint32_t>(ring_.slot * p_.stage_bytes)) +
-            team_ * (S::kSlabs / 2) * tile;
+        const uint32_t rows = first_rows + static_cast<uint32_t>(ring_.slot * stage_units_);
         bool is_special = D::kSkipsZeros && !scales_.subtracts();
         if constexpr (kFolds) {
           scales_.take_folded();
@@ -572,6 +573,9 @@ class Worker {
   int warp_column_;
   uint32_t codes_;  // those of the lane in the first stage
   uint32_t rows_;   // what the lane tells ldmatrix of the first stage's rows
+
+  uint32_t descriptor_high_ = ptx::uniform(ptx::kept(ptx::kDescriptorHigh, p_.k));
+  int stage_units_ = ptx::uniform(p_.stage_bytes / int{ptx::kDescriptorUnit});
 
   Ring ring_;
   Ring place_ring_;
