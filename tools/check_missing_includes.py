@@ -27,7 +27,7 @@ NAMES = [
     ("array", "array"),
     ("atomic", "atomic atomic_flag atomic_ref memory_order_acq_rel memory_order_acquire memory_order_relaxed"
      " memory_order_release"),
-    ("bit", "bit_cast bit_width countr_zero endian has_single_bit popcount"),
+    ("bit", "bit_cast bit_ceil bit_width countr_zero endian has_single_bit popcount"),
     ("cctype", "isdigit islower"),
     ("charconv", "from_chars"),
     ("charconv system_error", "errc"),

@@ -202,7 +202,8 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
 // and warps, so that decoding costs more, and a row less where the tile is largest.
 double rows_in_registers(const Deployment& d, int64_t intermediate, double rows) {
   const cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, 1, intermediate));
-  const int tile = cuda::few_rows_tile(desc.weights, desc.rows.dtype, static_cast<int64_t>(rows));
+  const int tile = cuda::few_rows_tile(desc.weights, desc.rows.dtype, static_cast<int64_t>(rows),
+                                       cuda::folds_int4(desc));
   if (tile <= cuda::kSmallFewRowsTile) {
     constexpr double kDecoding = 135;
     return std::ceil(rows / tile) * (tile + kDecoding);

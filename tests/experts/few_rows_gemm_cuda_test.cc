@@ -29,6 +29,7 @@ const Scheme kSchemes[] = {
     {"int4 by 128", QuantFormat::kInt4, Scales::kGroup, 128, 1, DType::kBF16},
     {"int4 by 256", QuantFormat::kInt4, Scales::kGroup, 256, 1, DType::kF32, true},
     {"int4 by column", QuantFormat::kInt4, Scales::kColumn},
+    {"int4 by column, bf16", QuantFormat::kInt4, Scales::kColumn, 0, 1, DType::kBF16},
     {"int8 by column", QuantFormat::kInt8, Scales::kColumn, 0, 1, DType::kF32, true},
     {"int8 by 128", QuantFormat::kInt8, Scales::kGroup, 128, 1, DType::kF32, true},
     {"fp8 by column", QuantFormat::kFp8, Scales::kColumn},
@@ -143,6 +144,8 @@ TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
 TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   const std::pair<Scheme, std::vector<int>> kCases[] = {
       {{"int4", QuantFormat::kInt4, Scales::kGroup, 32}, {3, 20}},
+      {{"int4 by 128, in tiles of 192", QuantFormat::kInt4, Scales::kGroup, 128}, {90, 130}},
+      {{"int4 by column, in tiles of 256", QuantFormat::kInt4, Scales::kColumn}, {170, 270}},
       {{"int8, in tiles of 192", QuantFormat::kInt8, Scales::kColumn}, {70, 270}},
       {{"int8, in tiles of 256", QuantFormat::kInt8, Scales::kColumn}, {170, 270}},
   };
@@ -202,7 +205,7 @@ TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
 }
 
 TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
-  for (const Scheme& scheme : {kSchemes[2], kSchemes[5], kSchemes[12]}) {
+  for (const Scheme& scheme : {kSchemes[2], kSchemes[6], kSchemes[13]}) {
     const WeightOperand w = weight(scheme, 2, 130, 256);
     for (const ActivationSpec& spec : {ActivationSpec{},
                                        {.kind = Activation::kSwigluOai, .interleaved = true},
@@ -271,22 +274,66 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   }
 }
 
+// By int4, rows become f16.
+TEST_F(FewRowsGemmTest, RowsHaveElementsOfAnySize) {
+  constexpr int64_t kN = 96;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kFactors[] = {1.0f, 0x1p100f, 0x1p-110f, 0.0f, 0x1p-20f, 0x1p20f};
+  for (const int64_t k : {int64_t{544}, int64_t{17440}}) {  // kernels load long rows twice
+    for (const Scheme& scheme : {kSchemes[0], kSchemes[2]}) {
+      const WeightOperand w = weight(scheme, 1, kN, k);
+      for (const int rows : {9, 40, 100}) {
+        SCOPED_TRACE(std::string(scheme.name) + ", K " + std::to_string(k) + ", rows " +
+                     std::to_string(rows));
+        ExpertGemm gemm = gemm_of(w, {rows}, false);
+        const Tensor x = convert(here(gemm.a.values), DType::kF32);
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t i = 0; i < k; ++i) {
+            // Within a row elements differ by up to 2^12.
+            x.data<float>()[r * k + i] *= std::ldexp(kFactors[r % 6], -static_cast<int>(i % 13));
+          }
+        }
+        x.data<float>()[7 * k + 5] = kInfinity;
+        x.data<float>()[8 * k + 6] = kNan;
+        gemm.a.values = there(convert(x, DType::kBF16));
+        general_gemm(gemm, stream_);
+        const Tensor expected = here(gemm.out);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        const Tensor actual = here(gemm.out);
+        for (int64_t i = 7 * kN; i < 9 * kN; ++i) {
+          float& want = expected.data<float>()[i];
+          float& have = actual.data<float>()[i];
+          EXPECT_FALSE(std::isfinite(want));
+          EXPECT_TRUE(want == have || (std::isnan(want) && std::isnan(have))) << want << have;
+          want = have = 0.0f;
+        }
+        // Sums in f32 stray by some sqrt(K) steps.
+        expect_near(expected, actual, 4e-7f * std::sqrt(static_cast<float>(k)));
+      }
+    }
+  }
+}
+
 // Scales of groups may be 0 or NaN, and may change by any ratio from one group to the next.
 TEST_F(FewRowsGemmTest, ScalesOfGroupsChangeByAnyRatio) {
   constexpr int64_t kN = 96;
   constexpr int64_t kGroups = 8;  // of a column
   constexpr float kScales[] = {1.0f, 0.0f, 0x1p-80f, 0x1p-20f, 0x1p-126f, -0x1p-3f, 0x1p40f, 0.0f};
-  for (const auto& [format, dtype] : {std::pair(QuantFormat::kInt4, DType::kBF16),
-                                      {QuantFormat::kInt4, DType::kF16},
-                                      {QuantFormat::kInt8, DType::kBF16},
-                                      {QuantFormat::kFp8, DType::kF16}}) {
-    const Scheme scheme = {
-        "by 128", format, Scales::kGroup, 128, 1, DType::kF32, format == QuantFormat::kInt4};
+  const auto by_128 = [](QuantFormat format, DType scales, bool has_zero_points) {
+    return Scheme{"by 128", format, Scales::kGroup, 128, 1, scales, has_zero_points};
+  };
+  for (const auto& [scheme, dtype] :
+       {std::pair(by_128(QuantFormat::kInt4, DType::kF32, true), DType::kBF16),
+        {by_128(QuantFormat::kInt4, DType::kF32, true), DType::kF16},
+        {by_128(QuantFormat::kInt4, DType::kBF16, false), DType::kBF16},
+        {by_128(QuantFormat::kInt8, DType::kF32, false), DType::kBF16},
+        {by_128(QuantFormat::kFp8, DType::kF32, false), DType::kF16}}) {
     for (const int rows : {9, 40, 100, 300}) {
-      SCOPED_TRACE(std::string(name(format)) + " " + std::string(moebius::name(dtype)) + ", rows " +
-                   std::to_string(rows));
+      SCOPED_TRACE(std::string(name(scheme.format)) + " " + std::string(moebius::name(dtype)) +
+                   ", rows " + std::to_string(rows));
       WeightOperand w = weight(scheme, 1, kN, kGroups * 128);
-      Tensor scale = here(w.quant.scale);
+      const Tensor scale = convert(here(w.quant.scale), DType::kF32);
       for (int64_t n = 0; n < kN; ++n) {
         for (int64_t g = 0; g < kGroups; ++g) {
           float& own = scale.data<float>()[n * kGroups + g];
@@ -296,7 +343,7 @@ TEST_F(FewRowsGemmTest, ScalesOfGroupsChangeByAnyRatio) {
           }
         }
       }
-      w.quant.scale = there(scale);
+      w.quant.scale = there(convert(scale, scheme.scale_dtype));
       w.quant.bias = {};
       ExpertGemm gemm = gemm_of(w, {rows}, false, dtype);
       general_gemm(gemm, stream_);

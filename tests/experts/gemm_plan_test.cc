@@ -545,6 +545,8 @@ TEST(GemmPlan, ScalesThatChangeWithinStepsHaveNoLargeTiles) {
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4), dtype, 80), 192);
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 115), 64);
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 116), 192);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 79, /*folds=*/true), 64);
+    EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 128), dtype, 80, /*folds=*/true), 192);
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt4, 64), dtype, 400), 64);
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 64), dtype, 71), 64);
     EXPECT_EQ(few_rows_tile(weights_in(QuantFormat::kInt8, 64), dtype, 72), 192);
@@ -552,6 +554,32 @@ TEST(GemmPlan, ScalesThatChangeWithinStepsHaveNoLargeTiles) {
   }
   EXPECT_EQ(few_rows_tile(mxfp4, DType::kBF16, 128), 192);
   EXPECT_EQ(few_rows_tile(mxfp4, DType::kF16, 128), 64);
+}
+
+TEST(GemmPlan, LargeTilesOfInt4HoldScalesInTheirElements) {
+  const auto folds = [](const GemmDesc& desc, int64_t mean) {
+    const GemmPlan plan = choose_gemm(desc, gpu_of(9), mean * kGroups);
+    EXPECT_EQ(plan.multiplier, Multiplier::kFewRows);
+    EXPECT_EQ(plan.tile_rows > kSmallFewRowsTile, mean >= 80) << mean;
+    return plan.folds_int4;
+  };
+  for (const DType scales : {DType::kF32, DType::kBF16, DType::kF16}) {
+    GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128, scales));
+    EXPECT_FALSE(folds(desc, 79));
+    EXPECT_TRUE(folds(desc, 80));
+    EXPECT_TRUE(folds(coded(weights_in(QuantFormat::kInt4, 0, scales)), 200));
+    desc.weights.has_zero_point = true;
+    EXPECT_FALSE(folds_int4(desc)) << "zero points";
+    desc = coded(weights_in(QuantFormat::kInt4, 64, scales));
+    EXPECT_FALSE(folds_int4(desc)) << "scales that change within steps";
+    // Results in f32 and f16 are those of exact products.
+    for (const DType out : {DType::kF32, DType::kF16}) {
+      desc = coded(weights_in(QuantFormat::kInt4, 128, scales));
+      desc.out = out;
+      EXPECT_EQ(folds_int4(desc), scales == DType::kBF16);
+    }
+  }
+  EXPECT_FALSE(folds_int4(coded(weights_in(QuantFormat::kInt8, 128))));
 }
 
 // Room for decoded weights is given where decoding pays, so a call that has it decodes.

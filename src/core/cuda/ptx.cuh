@@ -421,6 +421,10 @@ __device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) 
 __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
+// The same to L1.
+__device__ __forceinline__ void prefetch_to_l1(const void* from) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
 // These prefetch a box to L2.
 __device__ __forceinline__ void tensor_prefetch(const void* map, int x, int y) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x),

@@ -26,6 +26,7 @@
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/call_buffers.h"
 #include "experts/cuda/gemm/dequant/pack_codes.h"
+#include "experts/cuda/gemm/dequant/scale_norms.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/limits.h"
 #include "experts/cuda/lora/lora.h"
@@ -64,7 +65,9 @@ class CudaExperts final : public ExpertsBase {
       w1_.is_packed = packs_codes(gemm1_, gpu_);
       w2_.is_packed = packs_codes(gemm2_, gpu_);
     }
-    if (w1_.is_packed || w2_.is_packed) {
+    make_norms(gemm1_, w1_);
+    make_norms(gemm2_, w2_);
+    if (w1_.is_packed || w2_.is_packed || w1_.scale_norms || w2_.scale_norms) {
       repack(weights_, stream);
       stream.synchronize();  // calls may come on other streams
     }
@@ -99,11 +102,19 @@ class CudaExperts final : public ExpertsBase {
 
  private:
   void repack(const ExpertWeights& weights, const Stream& stream) override {
-    if (weights.w1 && w1_.is_packed) {
-      pack_codes(w1_.values, stream);
+    if (weights.w1) {
+      repack(w1_, stream);
     }
-    if (weights.w2 && w2_.is_packed) {
-      pack_codes(w2_.values, stream);
+    if (weights.w2) {
+      repack(w2_, stream);
+    }
+  }
+  static void repack(const WeightOperand& w, const Stream& stream) {
+    if (w.is_packed) {
+      pack_codes(w.values, stream);
+    }
+    if (w.scale_norms) {
+      put_scale_norms(w, w.scale_norms, stream);
     }
   }
 
@@ -246,6 +257,12 @@ class CudaExperts final : public ExpertsBase {
             buffers.fuses_codes ? buffers.hidden : activated};
   }
 
+  // The norms of lent weights are the experts' own, too.
+  void make_norms(const GemmDesc& gemm, WeightOperand& w) const {
+    if (needs_scale_norms(gemm, gpu_)) {
+      w.scale_norms = Tensor::empty({w.values.dim(0), w.values.dim(1)}, DType::kF32, device_);
+    }
+  }
   static void make_maps(const GemmPlan& plan, WeightOperand& w) {
     const bool is_read_by_maps = plan.multiplier == Multiplier::kSm90 ||
                                  (plan.multiplier == Multiplier::kThin && !w.quant.format);

@@ -62,8 +62,9 @@ struct WeightOperand {
   int64_t gate_rows = 0;     // see dequantize_weight_rows
   Tensor activation_gscale;  // see dequantize_weight_rows
   bool is_packed = false;    // by pack_codes(); then rows are bf16
-  // Of `values`; nullptr: a call makes what it needs.
+  // These are of `values` and of the scales; without them a call makes what it needs.
   std::shared_ptr<const WeightMaps> maps = {};
+  Tensor scale_norms = {};  // f32 [G, N], see dequant/scale_norms.h
 };
 
 struct ExpertGemm {

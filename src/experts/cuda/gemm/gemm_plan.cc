@@ -304,6 +304,13 @@ bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
          decoded_ahead_slots(w, plan.decoded_elements) >= kLeastDecodedSlots;
 }
 
+// Says whether int4 has zero points and scales that its elements can hold.
+bool can_fold_int4(const WeightFacts& w) {
+  constexpr int64_t kStep = int64_t{kFewRowsStepBytes} * 2;
+  return w.format == QuantFormat::kInt4 && !w.has_zero_point &&
+         (w.grid.num_cols == 1 || w.grid.group_cols >= kStep);
+}
+
 // Whether fetching weights ahead pays for kernels that read them as they lie.
 bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
   const int64_t bytes = w.num_groups * w.n * w.k * int64_t{sizeof(BFloat16)};
@@ -318,6 +325,10 @@ bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   const WeightFacts& w = desc.weights;
   return w.format && quant::code_of(*w.format) == quant::Code::kE2M1 &&
          desc.rows.dtype == DType::kBF16 && refusal_of_few_rows(desc, gpu) == nullptr;
+}
+
+bool needs_scale_norms(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
+  return can_fold_int4(desc.weights) && refusal_of_few_rows(desc, gpu) == nullptr;
 }
 
 std::string_view name(Multiplier multiplier) {
@@ -336,10 +347,15 @@ std::optional<Multiplier> forced_multiplier() {
   return static_cast<Multiplier>(found - kNames.begin());
 }
 
-int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean) {
+bool folds_int4(const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  return can_fold_int4(w) && (w.scale_dtype == DType::kBF16 || desc.out == DType::kBF16);
+}
+
+int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean, bool folds) {
   constexpr int64_t kMostMediumRows = 176;
   const bool is_large = w.n * w.k >= kLargeGroup;
-  const bool scales_sums = decoded_blocks(w, rows) > 0;
+  const bool scales_sums = decoded_blocks(w, rows) > 0 && !folds;
   const bool has_4_bits = quant::code_bits(quant::code_of(*w.format)) == 4;
   const int64_t least_medium = has_4_bits                ? (scales_sums ? 116 : 80)
                                : is_large || scales_sums ? 72
@@ -429,8 +445,10 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     if (refusal == nullptr) {
       plan.multiplier = multiplier;
       if (multiplier == Multiplier::kFewRows) {
-        plan.tile_rows =
-            few_rows_tile(desc.weights, desc.rows.dtype, expected_rows / desc.weights.num_groups);
+        const bool folds = folds_int4(plain);
+        plan.tile_rows = few_rows_tile(desc.weights, desc.rows.dtype,
+                                       expected_rows / desc.weights.num_groups, folds);
+        plan.folds_int4 = folds && plan.tile_rows > kSmallFewRowsTile;
       }
       if (multiplier == Multiplier::kSm90) {
         plan.fp8 = fp8_scales(desc);

@@ -104,10 +104,14 @@ struct GemmDesc {
   int out_alignment = 16;
 };
 
+// Says whether large tiles of kFewRows have elements of f16 for int4, with their scales in them:
+// zero points are 8, and scales are of whole steps.  f16 holds products with scales in bf16
+// exactly.  Those with others are rounded to 11 bits, where the result is rounded to the 8 of bf16.
+bool folds_int4(const GemmDesc& desc);
 // Returns the rows of a tile of kFewRows for weights in codes, the type of the rows and a mean
 // number of rows per group.  They are more than the mean, since codes are read and decoded once per
-// tile, and groups rarely have just the mean.
-int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean);
+// tile, and groups rarely have just the mean.  `folds`: folds_int4().
+int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean, bool folds = false);
 inline constexpr int kLargeFewRowsTile = 256;
 inline constexpr int kMediumFewRowsTile = 192;
 inline constexpr int kSmallFewRowsTile = 64;  // the largest that all formats have
@@ -138,6 +142,8 @@ struct GemmPlan {
   // The rows of a tile of kFewRows.  Tiles of kSm90 follow from the rows of each group, which the
   // device counts: whole tiles, and small ones by swap-AB for what is left (schedule.h).
   int tile_rows = 0;
+  // For kFewRows: its tiles are large, and elements of int4 hold their scales (folds_int4()).
+  bool folds_int4 = false;
   Fp8Scales fp8 = Fp8Scales::kNone;
   bool activates = false;  // it stores activated columns
   bool quantizes = false;  // it stores them in the codes of GemmDesc::codes
@@ -204,6 +210,9 @@ inline constexpr int64_t kMostFetchedRows = 64;
 // Says whether experts keep the codes of such weights packed (dequant/pack_codes.h) where the
 // memory is their own.  They do so where kernels of few rows decode e2m1 to bf16.
 bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu);
+// Says whether calls may multiply by such weights as folds_int4() says, so experts find the norms
+// of their scales once (dequant/scale_norms.h).
+bool needs_scale_norms(const GemmDesc& desc, const CudaDeviceInfo& gpu);
 // Plans for as many rows as are expected of all groups together.  A pure function.  Throws
 // Unsupported where desc.forced names a kernel that refuses.
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows);

@@ -8,6 +8,7 @@
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ptx.cuh"
 #include "experts/cuda/activation/activation.cuh"
+#include "experts/cuda/rows/largest.cuh"
 #include "experts/cuda/rows/row_groups.cuh"
 #include "experts/cuda/rows/scaled_codes.h"
 #include "quant/cuda/elements.cuh"
@@ -18,8 +19,6 @@ namespace moebius::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostWarps = 32;
-constexpr unsigned kAll = 0xffffffffu;
 static_assert(kCodedVector == kVector && kMostCodedWidth == int64_t{kMostWarps} * kWarp * kVector);
 
 struct Args {
@@ -27,22 +26,6 @@ struct Args {
   const float* global;  // nvfp4's global scale, [1] or [G]; nullptr: each row has its own
   bool is_per_group;
 };
-
-// Floats that are not negative have the order of their bits.
-__device__ __forceinline__ float largest_of_warp(float own) {
-  return __int_as_float(__reduce_max_sync(kAll, __float_as_int(own)));
-}
-// All threads of the block call it.  `of_warp` may be used again after another call with other
-// memory.
-__device__ __forceinline__ float largest_of_block(float own, float (&of_warp)[kMostWarps]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  own = largest_of_warp(own);
-  if (lane == 0) {
-    of_warp[threadIdx.x / kWarp] = own;
-  }
-  __syncthreads();
-  return largest_of_warp(lane * kWarp < static_cast<int>(blockDim.x) ? of_warp[lane] : 0.0f);
-}
 
 // Elements are multiplied by `factor`, rounded, and multiplied by `scale`.
 struct BlockScale {

@@ -37,17 +37,22 @@ __device__ __forceinline__ uint32_t both_halves(T, float v) {
   return narrow_pair(T{}, v, v);
 }
 
-// The bits of 128 in a pair of bf16, and of 1024 in a pair of f16.  The mantissa has seven bits, or
-// ten, so an integer in the low bits is added to 128, or to 1024.
+// The bits of 128 in a pair of bf16, and of 1024 and 64 in pairs of f16.  The mantissa has seven
+// bits, or ten, so an integer in the low bits is added to 128, or to 1024, and one in bits 4 to 7
+// to 64.
 inline constexpr uint32_t k128 = 0x43004300u;
 inline constexpr uint32_t k1024 = 0x64006400u;
+inline constexpr uint32_t k64 = 0x54005400u;
 
-// Two int4 codes with 128 or 1024.
-__device__ __forceinline__ uint32_t int4_pair(BFloat16, uint32_t word) {
-  return ptx::and_or(word, 0x000f000fu, k128);
-}
-__device__ __forceinline__ uint32_t int4_pair(Float16, uint32_t word) {
-  return ptx::and_or(word, 0x000f000fu, k1024);
+// Eight int4 codes less their zero points.  `by` is 1024 and the zero point.
+__device__ __forceinline__ void int4_pairs(uint32_t word, uint32_t by, uint32_t (&pairs)[4]) {
+  const uint32_t by_of_high = difference(Float16{}, by, both_halves(Float16{}, 1024.0f - 64.0f));
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t shifted = word >> 4 * i;
+    pairs[i] = difference(Float16{}, ptx::and_or(shifted, 0x000f000fu, k1024), by);
+    pairs[i + 1] = difference(Float16{}, ptx::and_or(shifted, 0x00f000f0u, k64), by_of_high);
+  }
 }
 
 // Two int8 codes, less `by`.  In bf16 `by` is the zero point, and is skipped where that is 0.
@@ -70,7 +75,7 @@ __device__ __forceinline__ uint32_t int8_pair(Float16, uint32_t word, uint32_t b
 // Returns what decode_pairs() subtracts from codes with a zero point.
 template <Code kCode>
 __device__ __forceinline__ uint32_t subtrahend(BFloat16, float zero_point) {
-  return both_halves(BFloat16{}, kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
+  return both_halves(BFloat16{}, zero_point);
 }
 template <Code kCode>
 __device__ __forceinline__ uint32_t subtrahend(Float16, float zero_point) {
@@ -134,12 +139,21 @@ __device__ __forceinline__ uint32_t folded_e4m3(Float16, uint32_t codes) {
   return e4m3_pair(Float16{}, codes);
 }
 
+// Elements of f16 hold int4 codes times their scales.  So that they have f16's exponents, the
+// scales of a column are multiplied by a power of two first, its norm (scale_norms.h).  Products
+// with scales in bf16 are exact, since these have eight bits and codes three.
+__device__ __forceinline__ uint32_t folded_int4(float scale, float norm) {
+  return both_halves(Float16{}, scale * norm);
+}
+
 // Says where along k the scales of sums may change.
 enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
 
-// Says which codes and scales become elements of which type, and how.
+// Says which codes and scales become elements of which type, and how.  Those of int4 are f16, since
+// bf16 would take two more shifts for eight codes; rows in bf16 become f16, too.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
 // kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
+// Int4 whose sums are never scaled has no zero points but 8, and a scale for whole steps.
 template <Code kOfCode,
           typename OfScale,
           typename T,
@@ -154,16 +168,19 @@ struct Decoding {
   static constexpr bool kIsBF16 = std::is_same_v<T, BFloat16>;
   static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
   static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
+  static constexpr bool kIsFoldedInt4 = kOfCode == Code::kU4 && kOfSums == Changes::kNever;
   // Whether scales go into the elements.  Those of e8m0 have more exponents than f16.
-  static constexpr bool kFolds = kIsPair || (kIsE8m0 && kIsBF16);
+  static constexpr bool kFolds = kIsPair || (kIsE8m0 && kIsBF16) || kIsFoldedInt4;
   static constexpr bool kByChunks = is_by_chunks(kCode, kFolds);
   static constexpr Changes kChanges = kOfSums;
   static_assert(!kFolds || kChanges == Changes::kNever);
   // Which tiles have kernels.  Sums of large ones leave no registers for totals of sums whose
-  // scales change within steps.  With eight bits, small ones with either change are one kernel.
+  // scales change within steps.  With eight bits, small ones with either change are one kernel, and
+  // small ones of int4 scale their sums, which takes fewer instructions than to scale elements.
   static constexpr bool kHasLargeTiles = kChanges != Changes::kWithinSteps;
-  static constexpr bool kHasSmallTiles = kChanges != Changes::kBetweenSteps || kCode == Code::kU4;
-  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kHasSmallTiles =
+      kCode == Code::kU4 ? kChanges != Changes::kNever : kChanges != Changes::kBetweenSteps;
+  static constexpr bool kHasZeros = (kCode == Code::kU4 && !kFolds) || kCode == Code::kI8;
   static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;
   // Sums of elements are multiplied by this to be sums of products.
@@ -179,11 +196,14 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
                                              uint32_t (&pairs)[4]) {
   using T = typename D::Element;
-  if constexpr (D::kCode == Code::kU4) {
+  if constexpr (D::kIsFoldedInt4) {
+    int4_pairs(words[0], subtrahend<Code::kU4>(T{}, 8.0f), pairs);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = difference(T{}, int4_pair(T{}, words[0] >> 4 * i), by);
+    for (uint32_t& pair : pairs) {
+      pair = product(T{}, pair, by);
     }
+  } else if constexpr (D::kCode == Code::kU4) {
+    int4_pairs(words[0], by, pairs);
   } else if constexpr (D::kCode == Code::kI8) {
     constexpr bool kSkips = kIsSpecial && D::kSkipsZeros;
 #pragma unroll

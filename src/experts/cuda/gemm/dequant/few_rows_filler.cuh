@@ -27,6 +27,7 @@ class Filler {
         item_(static_cast<int>(blockIdx.x)),
         stages_(ptx::shared_address(stages)),
         scale_slots_(stages_ + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes)),
+        unit_slots_(scale_slots_ + static_cast<uint32_t>(p_.scale_slots * p_.scale_slot_bytes)),
         full_(ptx::shared_address(barriers.full)),
         empty_(ptx::shared_address(barriers.empty)),
         scales_full_(ptx::shared_address(barriers.scales_full)),
@@ -73,6 +74,7 @@ class Filler {
 
  private:
   using S = Step<kCode, kRows>;
+  static constexpr bool kHasUnits = kCode == Code::kU4 && unit_slot_bytes(kRows) > 0;
   static constexpr Block kBlock = block_of(kRows);
 
   __device__ __forceinline__ void begin_item() {
@@ -97,11 +99,16 @@ class Filler {
     return full_ + ring_.slot * uint32_t{sizeof(uint64_t)};
   }
   __device__ __forceinline__ void request_codes(int step) {
+    uint32_t bytes = stage_bytes_;
     if (step == 0) {
       places_[place_ring_.slot] = place_;
+      if constexpr (kHasUnits) {
+        units_ = unit_slots_ + static_cast<uint32_t>(place_ring_.slot * unit_slot_bytes(kRows));
+        bytes += p_.row_units != nullptr ? unit_bytes(kRows) : 0;
+      }
       place_ring_.advance(kMostPlaces);
     }
-    ptx::mbarrier_arrive_expect_tx(full(), stage_bytes_);
+    ptx::mbarrier_arrive_expect_tx(full(), bytes);
     const int team_bytes = kBlock.code_bytes() >> p_.team_shift;
 #pragma unroll 1
     for (int team = 0; team < 1 << p_.team_shift; ++team) {
@@ -126,6 +133,9 @@ class Filler {
     scale_byte_ += p_.scale_bytes;
   }
   __device__ __forceinline__ void request_rows(int step) const {
+    if (kHasUnits && step == 0 && p_.row_units != nullptr) {
+      ptx::tensor_load(units_, &p_.units, 0, place_.row / kUnitsOfChunk, full());
+    }
     const int tile = (step << p_.team_shift) * (S::kSlabs / 2);
     ptx::tensor_load(stage() + kBlock.code_bytes(), x_, {0, place_.row, tile, 0, 0}, full());
   }
@@ -137,6 +147,7 @@ class Filler {
   int item_;
   uint32_t stages_;
   uint32_t scale_slots_;
+  uint32_t unit_slots_;
   uint32_t full_;
   uint32_t empty_;
   uint32_t scales_full_;
@@ -153,6 +164,7 @@ class Filler {
   int scale_byte_ = 0;   // of a column's scales, where it begins
   const CUtensorMap* x_ = nullptr;
   uint32_t stage_bytes_ = 0;
+  uint32_t units_ = 0;  // the slot of the rows' units
 };
 
 }  // namespace moebius::cuda::few_rows

@@ -22,7 +22,9 @@
 // they meet.  They go on from item to item, so that reading never pauses.  Scales have a smaller
 // ring of their own behind them.
 #include <algorithm>
+#include <bit>
 #include <cassert>
+#include <cstddef>
 #include <limits>
 #include <memory>
 
@@ -33,6 +35,7 @@
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
+#include "experts/cuda/gemm/dequant/scale_norms.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/tensor_map.h"
 #include "moebius/device.h"
@@ -42,16 +45,22 @@ namespace moebius::cuda {
 namespace few_rows {
 namespace {
 
-Kernels find_kernels(const ExpertGemm& gemm, int tile_rows, const Args& p) {
+Kernels find_kernels(const ExpertGemm& gemm, const GemmPlan& plan, const Args& p) {
   const WeightArgs& w = p.w;
   const auto& activation = gemm.a.activation;
-  const KernelChoice choice{w.code, w.scale_dtype, tile_rows, p.ends,
+  const KernelChoice choice{w.code,
+                            w.scale_dtype,
+                            plan.tile_rows,
+                            p.ends,
                             !activation                  ? Activates::kNo
                             : is_plain_silu(*activation) ? Activates::kPlainSilu
-                                                         : Activates::kAny};
-  return gemm.a.values.dtype() == DType::kF16 ? f16_kernels(choice)
-         : w.is_packed                        ? packed_kernels(choice)
-                                              : bf16_kernels(choice);
+                                                         : Activates::kAny,
+                            plan.folds_int4};
+  const DType rows = gemm.a.values.dtype();
+  return w.code == Code::kU4   ? int4_kernels(choice, rows)
+         : rows == DType::kF16 ? f16_kernels(choice)
+         : w.is_packed         ? packed_kernels(choice)
+                               : bf16_kernels(choice);
 }
 
 // How blocks lie on the SMs.
@@ -70,8 +79,8 @@ bool brings_scales(const Args& p) {
 }
 
 // Lays out teams and stages, for so many blocks per SM.
-Layout lay_out(Args& p, const Block& block, int blocks, int team_shift) {
-  constexpr int kSharedBytes = 222 << 10;   // of stages and sums
+Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int team_shift) {
+  constexpr int kSharedBytes = 222 << 10;   // of stages, units and sums
   constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
   const int k = slabs * kSlab << team_shift;  // of all teams
@@ -92,7 +101,8 @@ Layout lay_out(Args& p, const Block& block, int blocks, int team_shift) {
     p.scale_slot_bytes = (block.columns() >> team_shift) * p.scale_bytes;
   }
   p.stage_bytes = block.code_bytes() + block.tile_rows * k * int{sizeof(BFloat16)};
-  const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes;
+  const int all_units = makes_halves ? kMostPlaces * unit_slot_bytes(block.tile_rows) : 0;
+  const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes - all_units;
   p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
   const auto slots = [&] {
     // One more than the stages have, which the warps may still read.
@@ -103,7 +113,7 @@ Layout lay_out(Args& p, const Block& block, int blocks, int team_shift) {
   }
   p.scale_slots = slots();
   return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes +
-                                      p.scale_slots * p.scale_slot_bytes + sum_bytes)};
+                                      p.scale_slots * p.scale_slot_bytes + all_units + sum_bytes)};
 }
 
 // This lays out as many teams as have the fewest steps in the longest chain of items of an SM. More
@@ -111,27 +121,27 @@ Layout lay_out(Args& p, const Block& block, int blocks, int team_shift) {
 // 256 columns for an SM and 6.8 of 64, took 32 us without teams and 39 us with four.
 // Two blocks per SM are chosen where items are short and more than SMs: one multiplies while an
 // item of the other ends and the next begins.
-// `may_pair`: there is a kernel for two.
-Layout choose_layout(const ExpertGemm& gemm, const Block& block, bool may_pair, Args& p) {
+Layout choose_layout(const ExpertGemm& gemm, const Block& block, const Kernels& kernels, Args& p) {
   constexpr int kShortSteps = 16;
   const int64_t groups = gemm.rows.num_groups;
   const int64_t rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
   const int64_t tiles = std::min(rows, groups) * ceil_div(ceil_div(rows, groups), block.tile_rows);
   const int64_t sms = num_sms(gemm.out.device().index);
-  lay_out(p, block, 1, 0);
+  const bool makes_halves = kernels.makes_halves;
+  lay_out(p, block, makes_halves, 1, 0);
   const bool has_short_items = p.steps <= kShortSteps && tiles * p.across > sms;
-  const int blocks = may_pair && has_short_items ? 2 : 1;
+  const int blocks = kernels.gemm_of_pair != nullptr && has_short_items ? 2 : 1;
   int best = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int shift = 0; 1 << shift <= block.most_teams; ++shift) {
-    lay_out(p, block, blocks, shift);
+    lay_out(p, block, makes_halves, blocks, shift);
     const int64_t steps = ceil_div(tiles * p.across, blocks * sms) * p.steps;
     if (p.num_stages >= kFewestStages && steps <= least / 3 * 2) {
       best = shift;
       least = steps;
     }
   }
-  return lay_out(p, block, blocks, best);
+  return lay_out(p, block, makes_halves, blocks, best);
 }
 
 // Tokens that become so many rows each, on average, are read once, and not once for each row.
@@ -139,16 +149,32 @@ Layout choose_layout(const ExpertGemm& gemm, const Block& block, bool may_pair, 
 constexpr int64_t kLeastRowsOfToken = 2;
 constexpr int64_t kLeastTokenParts = 4;
 
+// Returns how many warps share a row of so many parts in kernels that take whole rows: one for each
+// part, or for kHeldParts of them where there are enough rows for all SMs.
+int warps_of_row(int64_t parts, int64_t rows, int64_t sms) {
+  constexpr int64_t kEnoughBlocks = 8;  // for an SM
+  const auto warps = [&](int64_t of_warp) {
+    const auto wanted = std::bit_ceil(static_cast<uint64_t>(ceil_div(parts, of_warp)));
+    return static_cast<int>(std::min<uint64_t>(wanted, kOrderWarps));
+  };
+  const int most = warps(1);
+  return rows * most >= kEnoughBlocks * kOrderWarps * sms ? warps(kHeldParts) : most;
+}
+
 // Brings rows into the order of k in which codes are decoded, and describes them in p.x.  Returns
 // their memory.
 std::shared_ptr<void> order_rows(
-    const ExpertGemm& gemm, const Block& block, OrderKernel kernel, Args& p, const Stream& on) {
+    const ExpertGemm& gemm, const Block& block, const Kernels& kernels, Args& p, const Stream& on) {
   const int index = on.device().index;
   const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
   const int width = (p.k + step - 1) / step * step;
   const int64_t num_rows = gemm.out.dim(0);
+  const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : num_rows;
   const int64_t row_bytes = width * int64_t{sizeof(BFloat16)};
-  std::shared_ptr<void> x = allocate_on(num_rows * row_bytes, on);
+  const int64_t bytes_of_units = kernels.makes_halves ? ceil_div(num_rows, int64_t{kUnitsOfChunk}) *
+                                                            kUnitsOfChunk * int64_t{sizeof(float)}
+                                                      : 0;
+  std::shared_ptr<void> x = allocate_on(num_rows * row_bytes + bytes_of_units, on);
   OrderArgs order{};
   order.index = p.index;
   order.padded = width;
@@ -159,18 +185,34 @@ std::shared_ptr<void> order_rows(
   order.x.in_width = static_cast<int>(gemm.a.values.dim(1));
   order.x.spec = gemm.a.activation.value_or(ActivationSpec{});
   const int64_t parts = order_parts(width);
-  dim3 grid = span_grid(p.rows, num_rows * parts, kOrderWarps, num_sms(index));
   const Tensor& row_of_slot = gemm.a.row_of_slot;
+  int64_t num_read = num_rows;  // rows of `in`
+  RowGroups read = p.rows;
   if (row_of_slot && gemm.expected_rows >= kLeastRowsOfToken * row_of_slot.dim(0) &&
       row_of_slot.dim(0) * parts >= kLeastTokenParts * num_sms(index)) {
     order.row_of_slot = row_of_slot.data<int32_t>();
     order.num_tokens = static_cast<int>(row_of_slot.dim(0));
     order.topk = static_cast<int>(row_of_slot.dim(1));
-    const RowGroups tokens = RowGroups::all(order.num_tokens);
-    grid = span_grid(tokens, order.num_tokens * parts, kOrderWarps, num_sms(index));
+    num_read = order.num_tokens;
+    read = RowGroups::all(num_read);
   }
-  launch_early("order_rows_kernel", kernel, grid, kOrderThreads, 0, as_stream(on.native_handle()),
-               order);
+  dim3 grid = span_grid(read, num_read * parts, kOrderWarps, num_sms(index));
+  if (kernels.orders_whole_rows) {
+    order.row_warps = warps_of_row(parts, std::min(num_read, expected_rows), num_sms(index));
+    grid = span_grid(read, num_read, kOrderWarps / order.row_warps, num_sms(index));
+  }
+  if (kernels.makes_halves) {
+    order.units = reinterpret_cast<float*>(static_cast<std::byte*>(x.get()) + num_rows * row_bytes);
+    constexpr int kBytes = kUnitsOfChunk * int{sizeof(float)};
+    p.row_units = order.units;
+    p.units =
+        make_tensor_map(order.units, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
+                        {{kBytes, 1, kBytes},
+                         {ceil_div(num_rows, int64_t{kUnitsOfChunk}), kBytes,
+                          unit_bytes(block.tile_rows) / kBytes}});
+  }
+  launch_early("order_rows_kernel", kernels.order, grid, kOrderThreads, 0,
+               as_stream(on.native_handle()), order);
   const int64_t tiles = row_bytes / kTileRowBytes;
   const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
   CUtensorMap* map = p.x;
@@ -209,10 +251,21 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
-  const Kernels kernels = find_kernels(gemm, plan.tile_rows, p);
+  std::shared_ptr<void> own_norms;
+  if (plan.folds_int4) {
+    Tensor norms = gemm.w->scale_norms;
+    if (!norms) {
+      own_norms = allocate_on(columns * int64_t{sizeof(float)}, on);
+      norms =
+          Tensor::borrow(own_norms.get(), {codes.dim(0), codes.dim(1)}, DType::kF32, on.device());
+      put_scale_norms(*gemm.w, norms, on);
+    }
+    p.scale_norms = norms.data<float>();
+  }
+  const Kernels kernels = find_kernels(gemm, plan, p);
   assert(kernels.gemm != nullptr);
   const Block block = block_of(plan.tile_rows);
-  const Layout layout = choose_layout(gemm, block, kernels.gemm_of_pair != nullptr, p);
+  const Layout layout = choose_layout(gemm, block, kernels, p);
   const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
   const int block_columns = block.columns() >> p.team_shift;
@@ -225,7 +278,7 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
         make_tensor_map(p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,
                         {{scale_bytes, 1, p.scale_bytes}, {columns, scale_bytes, block_columns}});
   }
-  const std::shared_ptr<void> x = order_rows(gemm, block, kernels.order, p, on);
+  const std::shared_ptr<void> x = order_rows(gemm, block, kernels, p, on);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const GemmKernel kernel = layout.blocks == 2 ? kernels.gemm_of_pair : kernels.gemm;
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel),

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of few_rows_gemm.cu, and which of them decodes what.  Kernels of bf16, of f16 and of
-// packed codes are instances of their own, in few_rows_bf16.cu, few_rows_f16.cu and
-// few_rows_packed.cu, since they take minutes to compile.
+// The kernels of few_rows_gemm.cu, and which of them decodes what.  Kernels of bf16, of f16, of
+// packed codes and of int4 are instances of their own, in few_rows_bf16.cu, few_rows_f16.cu,
+// few_rows_packed.cu and few_rows_int4.cu, since they take minutes to compile.
 #pragma once
 
 #include "core/cuda/ptx.cuh"
@@ -57,9 +57,10 @@ static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
       ptx::more_registers<kBlock.worker_registers>();
     }
     ptx::await_kernel_before();
-    auto* sums = reinterpret_cast<float*>(stages + p.num_stages * p.stage_bytes +
-                                          p.scale_slots * p.scale_slot_bytes);
-    Worker<D, kRows>(p, stages, barriers, places, sums).run(num_items(p, starts));
+    uint8_t* units = stages + p.num_stages * p.stage_bytes + p.scale_slots * p.scale_slot_bytes;
+    auto* sums = reinterpret_cast<float*>(
+        units + (p.row_units != nullptr ? kMostPlaces * unit_slot_bytes(kRows) : 0));
+    Worker<D, kRows>(p, stages, barriers, places, units, sums).run(num_items(p, starts));
   }
 }
 
@@ -103,7 +104,7 @@ Kernels kernels_of(const KernelChoice& choice) {
 }
 
 // Returns the kernels for codes with these scales.  Those for changes within steps take all scales;
-// int4 has none for scales that never change, and e8m0 that is not folded has no others.
+// e8m0 that is not folded has no others.
 template <Code kCode, typename Scale, typename T>
 Kernels kernels_of(const KernelChoice& choice) {
   using Never = Decoding<kCode, Scale, T>;
@@ -111,15 +112,11 @@ Kernels kernels_of(const KernelChoice& choice) {
     return kernels_of<Never>(choice);
   } else {
     if constexpr (!Never::kIsE8m0) {
-      using Between = Decoding<kCode, Scale, T, Changes::kBetweenSteps>;
-      if constexpr (Between::kHasSmallTiles) {
-        if (choice.ends <= 1) {
-          return kernels_of<Between>(choice);
-        }
-      } else if (choice.ends == 0) {
+      if (choice.ends == 0) {
         return kernels_of<Never>(choice);
-      } else if (choice.ends == 1 && choice.tile_rows > kSmallFewRowsTile) {
-        return kernels_of<Between>(choice);
+      }
+      if (choice.ends == 1 && choice.tile_rows > kSmallFewRowsTile) {
+        return kernels_of<Decoding<kCode, Scale, T, Changes::kBetweenSteps>>(choice);
       }
     }
     return kernels_of<Decoding<kCode, Scale, T, Changes::kWithinSteps>>(choice);
@@ -131,10 +128,6 @@ template <typename T>
 Kernels find_kernels(const KernelChoice& choice) {
   const DType scale = choice.scale;
   switch (choice.code) {
-    case Code::kU4:
-      return scale == DType::kF32    ? kernels_of<Code::kU4, float, T>(choice)
-             : scale == DType::kBF16 ? kernels_of<Code::kU4, BFloat16, T>(choice)
-                                     : kernels_of<Code::kU4, Float16, T>(choice);
     case Code::kI8:
       return scale == DType::kF32 ? kernels_of<Code::kI8, float, T>(choice) : Kernels{};
     case Code::kE4M3:

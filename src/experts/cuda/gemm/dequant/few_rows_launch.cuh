@@ -20,9 +20,13 @@ struct OrderArgs {
   int num_tokens;
   int topk;
   int padded;  // the width of rows of `out`, a multiple of the k of a step
+  // For kernels that take whole rows:
+  int row_warps;  // that share a row, a power of two
+  float* units;   // [rows of out], by which rows are multiplied that became f16
 };
 inline constexpr int kOrderWarps = 8;
 inline constexpr int kOrderThreads = kOrderWarps * kWarp;
+inline constexpr int kHeldParts = 2;  // of a row, that a warp holds in kernels that take whole rows
 // A warp takes so many pieces of eight elements at a time, which are slabs for its lanes.
 inline constexpr int kOrderPieces = kWarp * kSlab / kEight;
 // Returns the number of parts in which warps take a row.
@@ -36,6 +40,7 @@ struct KernelChoice {
   int tile_rows;
   uint32_t ends;  // see Args
   Activates activates;
+  bool folds_int4;  // see GemmPlan
 };
 using GemmKernel = void (*)(Args);
 using OrderKernel = void (*)(OrderArgs);
@@ -43,12 +48,17 @@ struct Kernels {
   GemmKernel gemm;          // with one block on an SM
   GemmKernel gemm_of_pair;  // with two; nullptr: it would keep registers in memory
   OrderKernel order;
+  bool orders_whole_rows = false;
+  bool makes_halves = false;  // rows in bf16 become f16
 };
 
-// The kernels for rows in bf16 and in f16.  All are nullptr where the codes or scales have none.
+// The kernels for rows in bf16 and in f16 and for codes but int4.  All are nullptr where the codes
+// or scales have none.
 Kernels bf16_kernels(const KernelChoice& choice);
 Kernels f16_kernels(const KernelChoice& choice);
 // Returns the kernels for rows in bf16 and packed codes of e2m1.
 Kernels packed_kernels(const KernelChoice& choice);
+// Returns the kernels for int4.  `rows`: bf16 or f16.
+Kernels int4_kernels(const KernelChoice& choice, DType rows);
 
 }  // namespace moebius::cuda::few_rows

@@ -1,14 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of activations in the order of k in which few_rows_gemm.cu decodes codes.  GEMM2's rows can
-// be activated on the way.
+// Rows of activations in the order of k in which few_rows_gemm.cu decodes codes.  They can be
+// activated on the way.
 #pragma once
 
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
+#include "experts/cuda/gemm/dequant/norms.cuh"
+#include "experts/cuda/rows/largest.cuh"
 
 namespace moebius::cuda::few_rows {
 
@@ -19,11 +21,24 @@ namespace moebius::cuda::few_rows {
 template <Code kCode, bool kByChunks>
 class OrderedSlabs {
  public:
-  static constexpr int kEights = kSlab / kEight;  // of a slab, which has as many quarters
-
   // `pieces` has room for kOrderPieces, and is the warp's own.
   __device__ __forceinline__ explicit OrderedSlabs(uint4* pieces) : pieces_(pieces) {}
 
+  // Brings a part into order.
+  __device__ __forceinline__ void order(uint32_t lane, uint4 (&part)[kOrderPieces / kWarp]) {
+#pragma unroll
+    for (int j = 0; j < kOrderPieces / kWarp; ++j) {
+      put(j * kWarp + static_cast<int>(lane), part[j]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kOrderPieces / kWarp; ++j) {
+      part[j] = get(j * kWarp + static_cast<int>(lane));
+    }
+    __syncwarp();  // all have been read
+  }
+
+ private:
   // Takes the eight elements of the row that begin at 8 * i.
   __device__ __forceinline__ void put(int i, const uint4& eight) {
     const int slab = kByChunks ? i / 16 * 4 + i % 4 : i / kEights;
@@ -35,7 +50,8 @@ class OrderedSlabs {
     return make_uint4(word(i, 0), word(i, 1), word(i, 2), word(i, 3));
   }
 
- private:
+  static constexpr int kEights = kSlab / kEight;  // of a slab, which has as many quarters
+
   // By this order the lanes of one put() use different banks.  So do those of one get(), except
   // that two of them share a bank for codes of 8 bits.
   __device__ __forceinline__ static int place(int slab, int eight) {
@@ -54,57 +70,32 @@ class OrderedSlabs {
   uint4* pieces_;
 };
 
-// A warp takes up to 32 slabs of a row at a time, and stores them to that row of `out`, or, by
-// row_of_slot, slabs of a token to all rows that it becomes.
-// T: BFloat16 or Float16.
-template <Code kCode, bool kByChunks, typename T, Activates kActivates>
-__global__ void __launch_bounds__(kOrderThreads)
-    order_rows_kernel(const __grid_constant__ OrderArgs p) {
-  using Slabs = OrderedSlabs<kCode, kByChunks>;
-  constexpr int kEights = Slabs::kEights;
-  __shared__ uint4 pieces[kOrderWarps][kOrderPieces];
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
-  const bool is_by_token = kActivates == Activates::kNo && p.row_of_slot != nullptr;
-  const RowSpan span =
-      is_by_token ? RowSpan{0, p.num_tokens} : span_rows(p.x.rows, static_cast<int>(blockIdx.y));
-  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  Slabs slabs(pieces[warp]);
-  const auto row_pieces = static_cast<uint32_t>(p.padded / kEight);
-  const uint32_t parts = order_parts(p.padded);
-  // Why 32 bits do: 2^32 parts take terabytes.
-  const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * parts;
-  for (uint32_t i = blockIdx.x * kOrderWarps + warp; i < num; i += gridDim.x * kOrderWarps) {
-    const int64_t row = span.begin + i / parts;
+// A warp holds a part of a row in its registers: each lane has one of every kWarp pieces.
+using Part = uint4[kOrderPieces / kWarp];
+
+// Says which rows a kernel reads, where they lie, and where their parts go.
+template <typename T, Activates kActivates>
+struct RowPlaces {
+  const OrderArgs& p;
+  bool is_by_token = kActivates == Activates::kNo && p.row_of_slot != nullptr;
+
+  __device__ __forceinline__ RowSpan span() const {
+    return is_by_token ? RowSpan{0, p.num_tokens}
+                       : span_rows(p.x.rows, static_cast<int>(blockIdx.y));
+  }
+  // `first`: the lane's first piece of the part.
+  __device__ __forceinline__ void load(int64_t row, uint32_t first, Part& part) const {
     const int64_t from = p.index != nullptr && !is_by_token ? p.index[row] : row;
     const auto* in = static_cast<const T*>(p.x.in) + from * p.x.in_width;
-    const uint32_t first = i % parts * kOrderPieces + static_cast<uint32_t>(lane);
-    uint4 held[kEights];
 #pragma unroll
-    for (int j = 0; j < kEights; ++j) {
+    for (int j = 0; j < kOrderPieces / kWarp; ++j) {
       const auto k = static_cast<int>((first + j * kWarp) * kEight);
-      held[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
+      part[j] = k < p.x.width ? load_activated<kActivates>(p.x, in, k).words[0] : uint4{};
     }
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) {
-      slabs.put(j * kWarp + lane, held[j]);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) {
-      held[j] = slabs.get(j * kWarp + lane);
-    }
-    __syncwarp();  // all have been read
-    const auto store = [&](int64_t to) {
-      uint4* out = static_cast<uint4*>(p.x.out) + to * row_pieces + first;
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-        if (first + j * kWarp < row_pieces) {
-          out[j * kWarp] = held[j];
-        }
-      }
-    };
+  }
+  // Calls store(to) for each row that becomes of `row`.
+  template <typename Store>
+  __device__ __forceinline__ void for_each_row(int64_t row, const Store& store) const {
     if constexpr (kActivates == Activates::kNo) {
 #pragma unroll 4
       for (int j = 0; is_by_token && j < p.topk; ++j) {
@@ -116,6 +107,147 @@ __global__ void __launch_bounds__(kOrderThreads)
     }
     if (!is_by_token) {
       store(row);
+    }
+  }
+  __device__ __forceinline__ void store(int64_t row, uint32_t first, const Part& part) const {
+    for_each_row(row, [&](int64_t to) {
+      const auto row_pieces = static_cast<uint32_t>(p.padded / kEight);
+      uint4* out = static_cast<uint4*>(p.x.out) + to * row_pieces + first;
+#pragma unroll
+      for (int j = 0; j < kOrderPieces / kWarp; ++j) {
+        if (first + j * kWarp < row_pieces) {
+          out[j * kWarp] = part[j];
+        }
+      }
+    });
+  }
+};
+
+// A warp takes up to 32 slabs of a row at a time, and stores them to that row of `out`, or, by
+// row_of_slot, slabs of a token to all rows that it becomes.
+// T: BFloat16 or Float16.
+template <Code kCode, bool kByChunks, typename T, Activates kActivates>
+__global__ void __launch_bounds__(kOrderThreads)
+    order_rows_kernel(const __grid_constant__ OrderArgs p) {
+  __shared__ uint4 pieces[kOrderWarps][kOrderPieces];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
+  const RowPlaces<T, kActivates> places{p};
+  const RowSpan span = places.span();
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  const auto lane = static_cast<uint32_t>(threadIdx.x) % kWarp;
+  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp]);
+  const uint32_t parts = order_parts(p.padded);
+  // Why 32 bits do: 2^32 parts take terabytes.
+  const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * parts;
+  for (uint32_t i = blockIdx.x * kOrderWarps + warp; i < num; i += gridDim.x * kOrderWarps) {
+    const int64_t row = span.begin + i / parts;
+    const uint32_t first = i % parts * kOrderPieces + lane;
+    Part part;
+    places.load(row, first, part);
+    slabs.order(lane, part);
+    places.store(row, first, part);
+  }
+}
+
+// Rows in bf16 become f16, multiplied by their norms (norms.cuh).
+class Halves {
+ public:
+  __device__ __forceinline__ Halves(const OrderArgs&, int64_t /*row*/, float largest)
+      : norm_(norm_of(largest, kNormalRow)) {}
+
+  __device__ __forceinline__ uint4 of(const uint4& eight) const {
+    const auto pair = [&](uint32_t bits) {
+      const float2 v = widen_pair(BFloat16{}, bits);
+      return narrow_pair(Float16{}, v.x * norm_, v.y * norm_);
+    };
+    return make_uint4(pair(eight.x), pair(eight.y), pair(eight.z), pair(eight.w));
+  }
+  __device__ __forceinline__ void put_unit(const OrderArgs& p, int64_t row) const {
+    p.units[row] = reciprocal_of_norm(norm_);
+  }
+
+ private:
+  float norm_;
+};
+
+// This orders rows that become what Made makes of them, for which it must know the largest element
+// of a row.  Some warps of a block, p.row_warps, share a row and hold kHeldParts of its parts each;
+// they load others twice.
+template <Code kCode, bool kByChunks, typename T, Activates kActivates, typename Made>
+__global__ void __launch_bounds__(kOrderThreads)
+    order_made_rows_kernel(const __grid_constant__ OrderArgs p) {
+  __shared__ uint4 pieces[kOrderWarps][kOrderPieces];
+  __shared__ float of_warp[2][kOrderWarps];  // used in turn, so that rows need one barrier
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
+  const RowPlaces<T, kActivates> places{p};
+  const RowSpan span = places.span();
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  const int in_row = warp % p.row_warps;
+  const auto lane = static_cast<uint32_t>(threadIdx.x) % kWarp;
+  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp]);
+  const auto parts = static_cast<int>(order_parts(p.padded));
+  const auto first_piece = [&](int part) {
+    return static_cast<uint32_t>(part * kOrderPieces) + lane;
+  };
+  int turn = 0;
+  const int rows_at_once = kOrderWarps / p.row_warps;
+  for (int64_t begin = span.begin + int64_t{blockIdx.x} * rows_at_once; begin < span.end;
+       begin += int64_t{gridDim.x} * rows_at_once) {
+    const int64_t own_row = begin + warp / p.row_warps;
+    const int own_parts = own_row < span.end ? parts : 0;
+    const int64_t row = own_parts > 0 ? own_row : begin;  // one that exists
+    Part held[kHeldParts];
+    float largest = 0.0f;
+    const auto load = [&](int i, Part& part) {
+      places.load(row, first_piece(i), part);
+#pragma unroll
+      for (const uint4& eight : part) {
+        largest = fmaxf(largest, absmax(Raw8<T>{{eight}}));
+      }
+    };
+    const auto for_each_part = [&](const auto& take_held, const auto& take) {
+#pragma unroll
+      for (int j = 0; j < kHeldParts; ++j) {
+        const int i = in_row + j * p.row_warps;
+        if (i < own_parts) {
+          take_held(i, held[j]);
+        }
+      }
+      for (int i = in_row + kHeldParts * p.row_warps; i < own_parts; i += p.row_warps) {
+        take(i);
+      }
+    };
+    for_each_part(load, [&](int i) {
+      Part part;
+      load(i, part);
+    });
+    largest = largest_of_warp(largest);
+    if (p.row_warps > 1) {
+      of_warp[turn][warp] = largest;
+      __syncthreads();
+      for (int i = 0; i < p.row_warps; ++i) {
+        largest = fmaxf(largest, of_warp[turn][warp - in_row + i]);
+      }
+      turn ^= 1;
+    }
+    const Made made(p, row, largest);
+    const auto store = [&](int i, Part& part) {
+#pragma unroll
+      for (uint4& eight : part) {
+        eight = made.of(eight);
+      }
+      slabs.order(lane, part);
+      places.store(row, first_piece(i), part);
+    };
+    for_each_part(store, [&](int i) {
+      Part part;
+      places.load(row, first_piece(i), part);
+      store(i, part);
+    });
+    if (in_row == 0 && lane == 0 && own_parts > 0) {
+      places.for_each_row(row, [&](int64_t to) { made.put_unit(p, to); });
     }
   }
 }

@@ -73,6 +73,12 @@ class Scales {
         first_[i] = ptx::opaque(static_cast<uint32_t>(scale_row(p_.w, group, n)));
       }
     }
+    if constexpr (D::kIsFoldedInt4) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        norm_[i] = p_.scale_norms[int64_t{group} * p_.n + min(column + 8 * i, p_.n - 1)];
+      }
+    }
     fetch_k_ = zero_k_ = team_ * S::kK;
     k_ = static_cast<uint32_t>(fetch_k_ + (D::kByChunks ? part_ * kSlab : 0));
     if (slots_ == 0) {
@@ -135,6 +141,11 @@ class Scales {
             folded_e4m3(T{}, __byte_perm(bits_[i], 0, 0x4410u + part_ % 2 * 0x22u));
         by_[i][0] = __byte_perm(both, 0, 0x1010);
         by_[i][1] = __byte_perm(both, 0, 0x3232);
+      }
+    } else if constexpr (D::kIsFoldedInt4) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        by_[i][0] = folded_int4(scale_value<Scale>(own_bits(bits_[i])), norm_[i]);
       }
     } else {
 #pragma unroll
@@ -244,7 +255,10 @@ class Scales {
   using T = typename D::Element;
   using S = Step<D::kCode, kMmaRows>;
   // Of a column and step; a lane has one slab of four by chunks, else all slabs.
-  static constexpr int kFactors = !D::kFolds ? 1 : !D::kByChunks ? S::kSlabs : D::kIsPair ? 2 : 1;
+  static constexpr int kFactors = !D::kFolds || D::kIsFoldedInt4 ? 1
+                                  : !D::kByChunks                ? S::kSlabs
+                                  : D::kIsPair                   ? 2
+                                                                 : 1;
   static constexpr int kBytes = D::kIsPair ? 1 : sizeof(Scale);  // of a scale
   static constexpr int kOfWord = 4 / kBytes;
   static constexpr int kOfChunk = kChunkBytes / kBytes;
@@ -307,14 +321,17 @@ class Scales {
   __device__ __forceinline__ int scale_shift() const {
     return !D::kByChunks ? p_.scale_shift : D::kIsPair ? 4 : 5;
   }
+  // Returns the scale of k_ in the lowest bits of its word.
+  __device__ __forceinline__ uint32_t own_bits(uint32_t word) const {
+    return word >> (k_ >> p_.scale_shift) % uint32_t{kOfWord} * (8 * kBytes);
+  }
   __device__ __forceinline__ void take_factors() {
     if constexpr (!D::kFolds) {
       uint32_t bits[2];
       own_words(bits);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t place = (k_ >> p_.scale_shift) % uint32_t{kOfWord};
-        factor_[i] = scale_value<Scale>(bits[i] >> place * (8 * kBytes));
+        factor_[i] = scale_value<Scale>(own_bits(bits[i]));
       }
     }
   }
@@ -370,6 +387,7 @@ class Scales {
   float ratio_[2];
   float faint_[2];
   uint32_t by_[2][kFactors];
+  float norm_[2];  // of the item's columns, if D::kIsFoldedInt4
 };
 
 }  // namespace moebius::cuda::few_rows

@@ -100,7 +100,9 @@ struct Args : GemmArgs {
   CUtensorMap codes;            // [G N, bytes of K], boxes of a team's columns x kStepBytes
   CUtensorMap x[kMostNumbers];  // ordered rows [M, K], in boxes of the rows multiplied
   CUtensorMap scales;           // [G N, bytes of scales], boxes of a team's columns x scale_bytes
+  CUtensorMap units;            // f32 [ceil(M / 4), 4], boxes of unit_bytes(), see row_units
   const int32_t* index;         // of rows, see RowOperand; nullptr: none
+  const float* scale_norms;     // [G, N], where scales of int4 go into elements
   int across;                   // blocks of columns
   int steps;                    // of each team
   int team_shift;               // 1 << team_shift teams
@@ -119,7 +121,23 @@ struct Args : GemmArgs {
   int scale_slots;
   int scale_bytes;       // of a column in a slot
   int scale_slot_bytes;  // of a slot
+  // [M], by which rows that became f16 are multiplied; nullptr: none did.  TMA brings those of a
+  // small tile with the first stage of an item, since loads by threads would wait behind all
+  // stages.  Items of large tiles are long, and leave no room for units.
+  const float* row_units;
 };
+
+// The units of a small tile of `rows` rows, from the first one before it whose address TMA takes.
+// Each Place has a slot for them.
+inline constexpr int kUnitsOfChunk = 4;
+constexpr int unit_bytes(int rows) {
+  return (rows / kUnitsOfChunk + 1) * kUnitsOfChunk * int{sizeof(float)};
+}
+constexpr int unit_slot_bytes(int rows) {
+  constexpr int kAlignment = 128;  // of what TMA writes
+  return rows > kSmallFewRowsTile ? 0
+                                  : (unit_bytes(rows) + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 struct Barriers {
   uint64_t full[kMostStages];             // codes and rows have arrived

@@ -11,6 +11,7 @@
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
+#include "experts/cuda/gemm/dequant/norms.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda::few_rows {
@@ -19,12 +20,18 @@ namespace moebius::cuda::few_rows {
 template <typename D, int kRows>
 class Worker {
  public:
-  // `places` is what Filler fills, and `sums` has room for the sums of all teams but the first.
-  __device__ Worker(
-      const Args& args, uint8_t* stages, Barriers& barriers, const Place* places, float* sums)
+  // `places` is what Filler fills, and so is `units`, which has slots of unit_slot_bytes().  `sums`
+  // has room for the sums of all teams but the first.
+  __device__ Worker(const Args& args,
+                    uint8_t* stages,
+                    Barriers& barriers,
+                    const Place* places,
+                    const uint8_t* units,
+                    float* sums)
       : p_(args),
         places_(places),
         stages_(ptx::opaque(ptx::shared_address(stages))),
+        units_(ptx::shared_address(units)),
         full_(ptx::opaque(ptx::shared_address(barriers.full))),
         empty_(ptx::opaque(ptx::shared_address(barriers.empty))),
         team_sums_(sums),
@@ -58,11 +65,14 @@ class Worker {
         multiply_by_warps<2>(goes_on, sums);
       }
       const Place place = places_[place_ring_.slot];
+      const uint32_t units =
+          units_ + static_cast<uint32_t>(place_ring_.slot * unit_slot_bytes(kRows) +
+                                         place.row % kUnitsOfChunk * int{sizeof(float)});
       place_ring_.advance(kMostPlaces);
       if (goes_on) {
         start();  // its scales come while the sums are stored
       }
-      finish(place, sums);
+      finish(place, units, sums);
     }
   }
 
@@ -73,6 +83,7 @@ class Worker {
   static constexpr bool kByWarps = kRows <= kMmaRows;
   static constexpr bool kIsLarge = kRows > kSmallFewRowsTile;
   static constexpr bool kFolds = D::kFolds;
+  static constexpr bool kHasUnits = D::kCode == Code::kU4;  // see Args::row_units
   static constexpr int kFewest = fewest_multiplied(kRows);
   // Sums are scaled and added to totals where their scales change.  In large tiles they are
   // multiplied by the ratio of the scales before and after instead, which takes half the registers.
@@ -91,6 +102,9 @@ class Worker {
     const Place& place = places_[place_ring_.slot];
     rows_multiplied_ = ptx::uniform(S::multiplied(place.rows));
     scales_.start(place.group, column_of(place, 0));
+    if (kHasUnits && kIsLarge && p_.row_units != nullptr) {
+      fetch_units(place);
+    }
   }
 
   // The functions that follow multiply.
@@ -460,6 +474,8 @@ class Worker {
     float factor = D::kColumnFactor;
     if constexpr (D::kIsPair) {
       factor *= global_factor(p_.w, place.group, n);
+    } else if constexpr (D::kIsFoldedInt4) {
+      factor = reciprocal_of_norm(p_.scale_norms[int64_t{place.group} * p_.n + n]);
     }
     return factor;
   }
@@ -475,7 +491,45 @@ class Worker {
     return p_.a.divides ? 1.0f / p_.a.scale[at] : p_.a.scale[at];
   }
 
-  __device__ __forceinline__ void finish(const Place& place, Sums& sums) const {
+  // Lane l loads the units of rows l, l + kWarp and so on of a large tile.
+  static constexpr int kUnits = kRows / kWarp;
+  __device__ __forceinline__ const float* unit(const Place& place, int i) const {
+    return p_.row_units + place.row + min(i * kWarp + lane_, place.rows - 1);
+  }
+  __device__ __forceinline__ void fetch_units(const Place& place) const {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      ptx::prefetch_to_l1(unit(place, i));
+    }
+  }
+  // Multiplies by the units of the rows.  That of a small tile's first lies at the address `first`.
+  __device__ __forceinline__ void multiply_by_units(const Place& place,
+                                                    uint32_t first,
+                                                    Sums& sums) const {
+    float own[kIsLarge ? kUnits : 1];
+    if constexpr (kIsLarge) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        own[i] = *unit(place, i);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kRows / 2; j += j % 4 == 0 ? 1 : 3) {
+      float factor = 0.0f;
+      if constexpr (kIsLarge) {
+        const int row = j / 4 * 8;
+        factor = __shfl_sync(kAll, own[row / kWarp], row % kWarp + part_ * 2 + j % 2);
+      } else {
+        factor = __uint_as_float(ptx::ld_shared_word(first + static_cast<uint32_t>(row_of(j)) *
+                                                                 uint32_t{sizeof(float)}));
+      }
+      sums[j] *= factor;
+      sums[j + 2] *= factor;
+    }
+  }
+
+  // `units`: see multiply_by_units().
+  __device__ __forceinline__ void finish(const Place& place, uint32_t units, Sums& sums) const {
     if (p_.team_shift > 0) {
       add_teams(sums);
       if (team_ > 0) {
@@ -487,6 +541,9 @@ class Worker {
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
       sums[j] *= factor[j / 2 % 2];
+    }
+    if (kHasUnits && p_.row_units != nullptr) {
+      multiply_by_units(place, units, sums);
     }
     if (p_.a.scales != RowScales::kNone) {
 #pragma unroll
@@ -558,6 +615,7 @@ class Worker {
   const Place* places_;
   // These shared addresses are kept, since the compiler would compute them again and again.
   uint32_t stages_;
+  uint32_t units_;
   uint32_t full_;
   uint32_t empty_;
   float* team_sums_;

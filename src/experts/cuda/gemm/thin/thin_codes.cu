@@ -246,9 +246,10 @@ Kernel find_kernel(const WeightArgs& w) {
   const DType scale = w.scale_dtype;
   const bool is_nvfp4 = scale == DType::kF8E4M3;
   if (w.code == Code::kU4) {
-    return scale == DType::kF32    ? kernel_of<Decoding<Code::kU4, float, T>>()
-           : scale == DType::kBF16 ? kernel_of<Decoding<Code::kU4, BFloat16, T>>()
-                                   : kernel_of<Decoding<Code::kU4, Float16, T>>();
+    constexpr Changes kBetween = Changes::kBetweenSteps;
+    return scale == DType::kF32    ? kernel_of<Decoding<Code::kU4, float, T, kBetween>>()
+           : scale == DType::kBF16 ? kernel_of<Decoding<Code::kU4, BFloat16, T, kBetween>>()
+                                   : kernel_of<Decoding<Code::kU4, Float16, T, kBetween>>();
   }
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (w.is_packed) {
