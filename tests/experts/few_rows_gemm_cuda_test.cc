@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "experts/cuda/activation/activation.h"
 #include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/rows/scaled_codes.h"
 #include "tests/experts/coded_gemm_test.h"
 #include "tests/experts/random_operands.h"
 
@@ -225,6 +227,59 @@ TEST_F(FewRowsGemmTest, ActivatesRowsOnTheWay) {
         gemm.out = there(Tensor::zeros({23, 130}, DType::kF32, Device::cpu()));
         few_rows_gemm(gemm, plan_of(gemm), stream_);
         EXPECT_TRUE(same(expected, here(gemm.out)));
+      }
+    }
+  }
+}
+
+// A caller's global scale of nvfp4 is one for all rows, or one for each group; without one each row
+// has its own.
+TEST_F(FewRowsGemmTest, QuantizesRowsOnTheWay) {
+  constexpr int64_t kN = 130;
+  constexpr int64_t kGroups = 3;
+  struct Case {
+    Scheme scheme;
+    RowScales scales = RowScales::kNone;
+  };
+  const Case kCases[] = {{kSchemes[12]},
+                         {kSchemes[13]},
+                         {kSchemes[14]},
+                         {kSchemes[14], RowScales::kAll},
+                         {kSchemes[14], RowScales::kPerGroup}};
+  for (const auto& [scheme, scales] : kCases) {
+    for (const int64_t k : {256, 1568, 2592, 8192}) {
+      const WeightOperand w = weight(scheme, kGroups, kN, k);
+      for (const DType dtype : kRowTypes) {
+        for (const bool activates : {false, true}) {
+          SCOPED_TRACE(std::string(scheme.name) + ", scales " +
+                       std::to_string(static_cast<int>(scales)) + ", K " + std::to_string(k) + " " +
+                       std::string(moebius::name(dtype)) + (activates ? ", activated" : ""));
+          QuantizeSpec spec{.format = scheme.format};
+          spec.group = {1, scheme.group};
+          spec.global_scale_per_row =
+              scheme.format == QuantFormat::kNvfp4 && scales == RowScales::kNone;
+          ExpertGemm gemm = gemm_of(w, {3, 0, 20}, false);
+          gemm.a.scales = scales;
+          gemm.a.divides = scales != RowScales::kNone;
+          if (scales != RowScales::kNone) {
+            const int64_t num_scales = scales == RowScales::kAll ? 1 : kGroups;
+            gemm.a.scale = there(random_uniform({num_scales}, DType::kF32, 8, 20.0f, 400.0f));
+          }
+          const Tensor input =
+              there(random_uniform({23, activates ? 2 * k : k}, dtype, 9, -3.0f, 3.0f));
+          const std::optional<ActivationSpec> activation =
+              activates ? std::optional(ActivationSpec{}) : std::nullopt;
+          gemm.a.values = room({23, k}, DType::kBF16);
+          put_scaled_codes(spec, activation, gemm.rows, input, gemm.a, stream_);
+          few_rows_gemm(gemm, plan_of(gemm), stream_);
+          const Tensor expected = here(gemm.out);
+          gemm.a.values = input;
+          gemm.a.codes = spec;
+          gemm.a.activation = activation;
+          gemm.out = there(Tensor::zeros({23, kN}, DType::kF32, Device::cpu()));
+          few_rows_gemm(gemm, plan_of(gemm), stream_);
+          EXPECT_TRUE(same(expected, here(gemm.out)));
+        }
       }
     }
   }

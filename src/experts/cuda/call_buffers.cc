@@ -31,8 +31,11 @@ CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch&
   expected = plan.expected;
   fuses_activation = plan.gemm1.activates;
   fuses_codes = plan.gemm1.quantizes;
-  gemm2_activates = plan.gemm2.takes_unactivated() && !fuses_activation && !facts.a2.active() &&
-                    d.num_adapters == 0;
+  const bool takes_unactivated =
+      plan.gemm2.takes_unactivated() && !fuses_activation && d.num_adapters == 0;
+  gemm2_activates = takes_unactivated && !facts.a2.active();
+  gemm2_codes = takes_unactivated && facts.a2.active() && facts.a2.can_defer(d.in_dtype) &&
+                plan.gemm2.takes_uncoded(facts.w2, facts.a2.spec());
   gemm1 = scratch.take({plan.is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
   const bool needs_act = !facts.activates_to_codes() || (fuses_activation && !fuses_codes);
   // Batched rows always have room for GEMM1's result, which it does not store where it activates.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/scratch.h"
 #include "experts/cuda/gemm/expert_gemm.h"
@@ -33,8 +34,9 @@ struct RowPlan {
 // Holds what the layout follows from, apart from the rows of a call.
 struct BufferFacts {
   const ExpertsDesc& desc;
-  const RowCoder& a1;  // of GEMM1's rows
-  const RowCoder& a2;  // of GEMM2's
+  const RowCoder& a1;             // of GEMM1's rows
+  const RowCoder& a2;             // of GEMM2's
+  std::optional<QuantFormat> w2;  // the format of GEMM2's weights
   Device device;
   int lora_halves;
 
@@ -62,6 +64,7 @@ struct CallBuffers {
   bool fuses_activation = false;  // GEMM1 activates as it stores
   bool fuses_codes = false;       // and quantizes
   bool gemm2_activates = false;   // GEMM2 activates rows as it reads them
+  bool gemm2_codes = false;       // and quantizes them
   Tensor w1_decoded, w2_decoded;  // see ExpertGemm
   float* sums = nullptr;          // the result of either GEMM, before adapters
   float* shrunk = nullptr;

@@ -193,7 +193,9 @@ class CudaExperts final : public ExpertsBase {
     const Stream& stream;
   };
 
-  BufferFacts buffer_facts() const { return {desc_, a1_, a2_, device_, lora_halves()}; }
+  BufferFacts buffer_facts() const {
+    return {desc_, a1_, a2_, w2_.quant.format, device_, lora_halves()};
+  }
   ExpectedRows expected_rows() const {
     return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
   }
@@ -286,6 +288,18 @@ class CudaExperts final : public ExpertsBase {
     return {plan.takes_index(), plan.takes_arrivals()};
   }
 
+  // Says whether GEMM1 quantizes its rows.
+  bool gemm1_codes(const Call& call, const Tensor& x) const {
+    const CallBuffers& buffers = call.buffers;
+    if (!a1_.can_defer(x.dtype()) || (a1_.needs_groups() && !is_batched()) ||
+        buffers.fuses_activation || desc_.num_adapters > 0) {
+      return false;
+    }
+    const RowOperand deferred = a1_.deferred(x, buffers.coded);
+    return plan_of(gemm_of(call, deferred, w1_, buffers.gemm1, buffers.w1_decoded))
+        .takes_uncoded(w1_.quant.format, a1_.spec());
+  }
+
   RowGroups load_order(const ExpertsInput& input,
                        const CallBuffers& buffers,
                        const Stream& stream) const {
@@ -341,6 +355,8 @@ class CudaExperts final : public ExpertsBase {
     const RowGroups used = is_batched() ? rows : RowGroups::all(x.values.dim(0));
     if (is_coded) {
       x = a1_.given(x.values, input.x_scale, used, buffers.coded, stream);
+    } else if (is_to_be_coded && gemm1_codes(call, x.values)) {
+      x = a1_.deferred(x.values, buffers.coded);
     } else if (is_to_be_coded && !codes_go_by_expert) {
       a1_.encode(x.values, used, buffers.coded, stream);
       x = buffers.coded;
@@ -401,6 +417,11 @@ class CudaExperts final : public ExpertsBase {
     const LoraWeights& lora = weights_.lora;
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
+    if (buffers.gemm2_codes) {
+      RowOperand uncoded = a2_.deferred(buffers.gemm1, buffers.hidden);
+      uncoded.activation = desc_.activation;
+      return uncoded;
+    }
     if (buffer_facts().activates_to_codes()) {
       a2_.activate(desc_.activation, buffers.gemm1, rows, buffers.hidden, stream,
                    given_scales(call));

@@ -232,7 +232,7 @@ WeightFacts facts_of(const WeightOperand& w) {
 GemmDesc desc_of(const ExpertGemm& gemm) {
   const RowOperand& a = gemm.a;
   GemmDesc desc;
-  desc.rows = {a.values.dtype(), a.scales, a.block, a.divides};
+  desc.rows = {a.codes ? DType::kBF16 : a.values.dtype(), a.scales, a.block, a.divides};
   desc.weights = facts_of(*gemm.w);
   desc.out = gemm.out.dtype();
   desc.keeps_f32 = gemm.keeps_f32;
@@ -275,6 +275,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   const GemmPlan plan = plan_of(gemm);
   assert(!gemm.a.index || plan.takes_index());
   assert(!gemm.a.activation || plan.takes_unactivated());
+  assert(!gemm.a.codes || plan.takes_uncoded(gemm.w->quant.format, *gemm.a.codes));
   switch (plan.multiplier) {
     case Multiplier::kThin:
       return run_thin(gemm, plan, stream);

@@ -35,8 +35,11 @@ struct RowOperand {
   Tensor row_of_slot = {};
   RowArrivals::Signals arrivals = {};  // with an index; only where GemmPlan::takes_arrivals()
   // The rows are what this activation makes of `values`, which are GEMM1's result [M, N].
-  // Only where GemmPlan::takes_unactivated(), without scales and index.
+  // Only where GemmPlan::takes_unactivated(), without index, and with scales only beside `codes`.
   std::optional<ActivationSpec> activation = {};
+  // The rows are what quantizing `values`, or their activation, to this gives, as RowCoder does;
+  // `scale` is nvfp4's global scale, or there is none.  Only where GemmPlan::takes_uncoded().
+  std::optional<QuantizeSpec> codes = {};
 };
 
 // Tensor maps of weights that kThin and kSm90 read as they lie.  They depend on addresses and sizes

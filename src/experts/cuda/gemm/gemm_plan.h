@@ -173,6 +173,13 @@ struct GemmPlan {
   bool takes_arrivals() const { return multiplier == Multiplier::kSm90 && !decodes_ahead; }
   // Whether it can activate rows as it reads them.
   bool takes_unactivated() const { return multiplier == Multiplier::kFewRows; }
+  // Whether it can quantize rows as it reads them: to the format of the weights, which is nvfp4,
+  // mxfp4 or mxfp8.
+  bool takes_uncoded(std::optional<QuantFormat> weights, const QuantizeSpec& rows) const {
+    return multiplier == Multiplier::kFewRows && rows.format == weights &&
+           (weights == QuantFormat::kNvfp4 || weights == QuantFormat::kMxfp4 ||
+            weights == QuantFormat::kMxfp8);
+  }
   // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };

@@ -396,8 +396,17 @@ void RowCoder::encode(const Tensor& x,
 }
 
 bool RowCoder::activates(int64_t k) const {
-  const bool knows_scales = !is_over_rows() || !is_dynamic();
-  return active() && knows_scales && activates_to_codes(*spec_, k);
+  return active() && knows_scales() && activates_to_codes(*spec_, k);
+}
+
+RowOperand RowCoder::deferred(const Tensor& x, const RowOperand& room) const {
+  RowOperand out = room;
+  out.values = x;
+  out.codes = spec_;
+  if (scales_ == RowScales::kNone) {
+    out.scale = {};
+  }
+  return out;
 }
 
 void RowCoder::activate(const ActivationSpec& activation,

@@ -48,6 +48,12 @@ class RowCoder {
               const RowOperand& out,
               const Stream& stream,
               const GivenScales& given = {}) const;
+  // Says whether a GEMM can quantize rows of this type as it reads them: to nvfp4 or mx formats,
+  // with scales that are known before or follow from each row.
+  bool can_defer(DType rows) const { return decodes() && knows_scales() && rows != DType::kF32; }
+  // Returns x [rows, k] for a GEMM that quantizes its rows (RowOperand::codes); `room` is as for
+  // encode().
+  RowOperand deferred(const Tensor& x, const RowOperand& room) const;
   // Says whether activate() takes rows of k elements.
   bool activates(int64_t k) const;
   // Activates the rows in use of x [rows, N], which is as for cuda::activate(), and quantizes them
@@ -77,6 +83,7 @@ class RowCoder {
               const Tensor& values,
               const Stream& stream) const;
   bool is_dynamic() const { return !constant_; }
+  bool knows_scales() const { return !is_over_rows() || !is_dynamic(); }
   bool is_over_rows() const {
     return scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
   }

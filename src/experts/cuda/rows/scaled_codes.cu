@@ -10,8 +10,8 @@
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/rows/largest.cuh"
 #include "experts/cuda/rows/row_groups.cuh"
+#include "experts/cuda/rows/scaled_codes.cuh"
 #include "experts/cuda/rows/scaled_codes.h"
-#include "quant/cuda/elements.cuh"
 #include "quant/group_rule.h"
 
 namespace moebius::cuda {
@@ -27,30 +27,9 @@ struct Args {
   bool is_per_group;
 };
 
-// Elements are multiplied by `factor`, rounded, and multiplied by `scale`.
-struct BlockScale {
-  float factor;
-  float scale;
-};
-template <QuantFormat kFormat>
-__device__ __forceinline__ BlockScale block_scale(float largest, float global, bool is_of_row) {
-  if constexpr (kFormat == QuantFormat::kNvfp4) {
-    const float wanted = quant::detail::nvfp4_wanted_scale(largest, global);
-    const float scale =
-        quant::device::decode1(quant::Code::kE4M3, quant::device::e4m3_pair(wanted, 0.0f) & 0xffu);
-    const float unit = quant::detail::nvfp4_unit(scale, global);
-    // A row's global scale is a power of two, so that it goes into the values, too.
-    return {quant::detail::reciprocal_or_zero(unit), is_of_row ? unit : scale};
-  } else {
-    const uint8_t code = quant::detail::mx_scale_code(kFormat, largest);
-    return {quant::detail::e8m0_reciprocal(code), e8m0_to_float(code)};
-  }
-}
-
 template <typename T, QuantFormat kFormat, quant::Encode kHow, Activates kActivates>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     scaled_codes_kernel(const __grid_constant__ Args p) {
-  constexpr int kLanes = (kFormat == QuantFormat::kNvfp4 ? 16 : 32) / kVector;  // of a block
   __shared__ float of_warp[2][kMostWarps];  // used in turn, so that a row needs one barrier
   ptx::await_kernel_before();
   ptx::let_next_begin();
@@ -63,25 +42,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     if (own < a.width) {
       raw = load_activated<kActivates>(a, static_cast<const T*>(a.in) + row * a.in_width, own);
     }
-    float largest = absmax(raw);
     float global = 0.0f;
     if constexpr (kFormat == QuantFormat::kNvfp4) {
       global = p.global == nullptr
-                   ? quant::row_global_scale(largest_of_block(largest, of_warp[turn]))
+                   ? quant::row_global_scale(largest_of_block(absmax(raw), of_warp[turn]))
                    : p.global[p.is_per_group ? group_of(a.rows, row) : 0];
       turn ^= 1;
     }
-    largest = largest_of_lanes(largest, kLanes);
-    const BlockScale block = block_scale<kFormat>(largest, global, p.global == nullptr);
+    float v[kVector];
+    put_scaled_codes<kFormat, kHow>(raw, global, p.global == nullptr, v);
     if (own < a.width) {
-      float x[kVector];
-      float v[kVector];
-      widen(raw, x);
-      quant::device::round8_as<kHow>(x, block.factor, v);
-#pragma unroll
-      for (float& value : v) {
-        value *= block.scale;
-      }
       store8(static_cast<BFloat16*>(a.out) + row * a.width + own, v);
     }
   }

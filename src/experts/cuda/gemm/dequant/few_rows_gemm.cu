@@ -56,11 +56,16 @@ Kernels find_kernels(const ExpertGemm& gemm, const GemmPlan& plan, const Args& p
                             : is_plain_silu(*activation) ? Activates::kPlainSilu
                                                          : Activates::kAny,
                             plan.folds_int4};
-  const DType rows = gemm.a.values.dtype();
-  return w.code == Code::kU4   ? int4_kernels(choice, rows)
-         : rows == DType::kF16 ? f16_kernels(choice)
-         : w.is_packed         ? packed_kernels(choice)
-                               : bf16_kernels(choice);
+  const DType rows = gemm.a.codes ? DType::kBF16 : gemm.a.values.dtype();
+  Kernels kernels = w.code == Code::kU4   ? int4_kernels(choice, rows)
+                    : rows == DType::kF16 ? f16_kernels(choice)
+                    : w.is_packed         ? packed_kernels(choice)
+                                          : bf16_kernels(choice);
+  if (gemm.a.codes) {
+    kernels.orders_whole_rows = true;
+    kernels.order = coding_kernel(gemm.a.codes->format, choice.activates, gemm.a.values.dtype());
+  }
+  return kernels;
 }
 
 // How blocks lie on the SMs.
@@ -210,6 +215,10 @@ std::shared_ptr<void> order_rows(
                         {{kBytes, 1, kBytes},
                          {ceil_div(num_rows, int64_t{kUnitsOfChunk}), kBytes,
                           unit_bytes(block.tile_rows) / kBytes}});
+  }
+  if (gemm.a.codes && gemm.a.scales != RowScales::kNone) {
+    order.global = gemm.a.scale.data<float>();
+    order.is_global_per_group = gemm.a.scales == RowScales::kPerGroup;
   }
   launch_early("order_rows_kernel", kernels.order, grid, kOrderThreads, 0,
                as_stream(on.native_handle()), order);

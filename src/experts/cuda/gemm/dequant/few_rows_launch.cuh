@@ -9,6 +9,7 @@
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "moebius/dtype.h"
+#include "moebius/quantize.h"
 
 namespace moebius::cuda::few_rows {
 
@@ -21,8 +22,10 @@ struct OrderArgs {
   int topk;
   int padded;  // the width of rows of `out`, a multiple of the k of a step
   // For kernels that take whole rows:
-  int row_warps;  // that share a row, a power of two
-  float* units;   // [rows of out], by which rows are multiplied that became f16
+  int row_warps;        // that share a row, a power of two
+  float* units;         // [rows of out], by which rows are multiplied that became f16
+  const float* global;  // nvfp4's global scale, [1] or [G]; nullptr: each row has its own
+  bool is_global_per_group;
 };
 inline constexpr int kOrderWarps = 8;
 inline constexpr int kOrderThreads = kOrderWarps * kWarp;
@@ -60,5 +63,8 @@ Kernels f16_kernels(const KernelChoice& choice);
 Kernels packed_kernels(const KernelChoice& choice);
 // Returns the kernels for int4.  `rows`: bf16 or f16.
 Kernels int4_kernels(const KernelChoice& choice, DType rows);
+// Returns the kernel that quantizes rows in bf16 or f16 to the format of the weights as it orders
+// them, where GemmPlan::takes_uncoded().
+OrderKernel coding_kernel(QuantFormat format, Activates activates, DType rows);
 
 }  // namespace moebius::cuda::few_rows

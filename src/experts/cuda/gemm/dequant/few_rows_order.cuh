@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of activations in the order of k in which few_rows_gemm.cu decodes codes.  They can be
-// activated on the way.
+// activated and quantized on the way.
 #pragma once
 
 #include "experts/cuda/activation/activation.cuh"
@@ -11,6 +11,7 @@
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/dequant/norms.cuh"
 #include "experts/cuda/rows/largest.cuh"
+#include "experts/cuda/rows/scaled_codes.cuh"
 
 namespace moebius::cuda::few_rows {
 
@@ -169,6 +170,30 @@ class Halves {
 
  private:
   float norm_;
+};
+
+// Rows become codes times their block scales, in bf16.
+template <typename T, QuantFormat kFormat, quant::Encode kHow>
+class ScaledCodes {
+ public:
+  __device__ __forceinline__ ScaledCodes(const OrderArgs& p, int64_t row, float largest)
+      : is_of_row_(p.global == nullptr) {
+    if constexpr (kFormat == QuantFormat::kNvfp4) {
+      global_ = is_of_row_ ? quant::row_global_scale(largest)
+                           : p.global[p.is_global_per_group ? group_of(p.x.rows, row) : 0];
+    }
+  }
+
+  __device__ __forceinline__ uint4 of(const uint4& eight) const {
+    float v[kEight];
+    put_scaled_codes<kFormat, kHow>(Raw8<T>{{eight}}, global_, is_of_row_, v);
+    return as_raw<BFloat16>(v).words[0];
+  }
+  __device__ __forceinline__ void put_unit(const OrderArgs&, int64_t /*row*/) const {}
+
+ private:
+  bool is_of_row_;
+  float global_ = 0.0f;
 };
 
 // This orders rows that become what Made makes of them, for which it must know the largest element
