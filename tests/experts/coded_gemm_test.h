@@ -90,6 +90,7 @@ class CodedGemmTest : public HopperTest {
     gemm.a.values =
         there(testing::random_uniform({num_rows, w.values.dim(2)}, dtype, 7, -1.0f, 1.0f));
     gemm.rows = rows_.groups;
+    gemm.keeps_f32 = true;
     gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
     return gemm;
   }

@@ -572,12 +572,14 @@ TEST(GemmPlan, LargeTilesOfInt4HoldScalesInTheirElements) {
     EXPECT_FALSE(folds_int4(desc)) << "zero points";
     desc = coded(weights_in(QuantFormat::kInt4, 64, scales));
     EXPECT_FALSE(folds_int4(desc)) << "scales that change within steps";
+    desc = coded(weights_in(QuantFormat::kInt4, 128, scales));
+    desc.out = DType::kF32;
+    EXPECT_TRUE(folds_int4(desc)) << "sums to which adapters are added are rounded later";
     // Results in f32 and f16 are those of exact products.
-    for (const DType out : {DType::kF32, DType::kF16}) {
-      desc = coded(weights_in(QuantFormat::kInt4, 128, scales));
-      desc.out = out;
-      EXPECT_EQ(folds_int4(desc), scales == DType::kBF16);
-    }
+    desc.keeps_f32 = true;
+    EXPECT_EQ(folds_int4(desc), scales == DType::kBF16);
+    desc = coded(weights_in(QuantFormat::kInt4, 128, scales), {DType::kF16});
+    EXPECT_EQ(folds_int4(desc), scales == DType::kBF16);
   }
   EXPECT_FALSE(folds_int4(coded(weights_in(QuantFormat::kInt8, 128))));
 }

@@ -64,7 +64,7 @@ struct CallBuffers {
   bool fuses_activation = false;  // GEMM1 activates as it stores
   bool fuses_codes = false;       // and quantizes
   bool gemm2_activates = false;   // GEMM2 activates rows as it reads them
-  bool gemm2_codes = false;       // and quantizes them
+  bool gemm2_codes = false;       // GEMM2 activates and quantizes rows as it reads them
   Tensor w1_decoded, w2_decoded;  // see ExpertGemm
   float* sums = nullptr;          // the result of either GEMM, before adapters
   float* shrunk = nullptr;

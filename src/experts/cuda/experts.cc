@@ -136,7 +136,7 @@ class CudaExperts final : public ExpertsBase {
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
     const RowOperand x = load_input(call);
-    const RowOperand hidden = compute_hidden(call, x);
+    const RowOperand hidden = compute_hidden(call, x, output);
     call.rows.settled = true;
     if (is_batched()) {
       run_gemm2(call, hidden, as_rows(output), {}, input.max_sms);
@@ -399,8 +399,16 @@ class CudaExperts final : public ExpertsBase {
             is_batched() ? nullptr : call.buffers.token_of_row.data<int32_t>()};
   }
 
-  // Computes GEMM2's rows, or what it activates.
-  RowOperand compute_hidden(const Call& call, const RowOperand& x) const {
+  // Says whether GEMM2 takes such rows, which it activates or quantizes.  Batched results of a
+  // caller may not be aligned, and then only the other GEMMs store them.
+  bool takes_unactivated(const Call& call, const RowOperand& rows, const Tensor& output) const {
+    return !is_batched() ||
+           plan_of(gemm_of(call, rows, w2_, as_rows(output), call.buffers.w2_decoded))
+               .takes_unactivated();
+  }
+
+  // Computes GEMM2's rows, or what it activates or quantizes.
+  RowOperand compute_hidden(const Call& call, const RowOperand& x, const Tensor& output) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     if (buffers.fuses_activation) {
       ActivatedGemm fused = activated_gemm(call, x);
@@ -417,21 +425,21 @@ class CudaExperts final : public ExpertsBase {
     const LoraWeights& lora = weights_.lora;
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
-    if (buffers.gemm2_codes) {
-      RowOperand uncoded = a2_.deferred(buffers.gemm1, buffers.hidden);
-      uncoded.activation = desc_.activation;
-      return uncoded;
+    if (buffers.gemm2_activates || buffers.gemm2_codes) {
+      RowOperand unactivated;
+      unactivated.values = buffers.gemm1;
+      if (buffers.gemm2_codes) {
+        unactivated = a2_.deferred(buffers.gemm1, buffers.hidden);
+      }
+      unactivated.activation = desc_.activation;
+      if (takes_unactivated(call, unactivated, output)) {
+        return unactivated;
+      }
     }
     if (buffer_facts().activates_to_codes()) {
       a2_.activate(desc_.activation, buffers.gemm1, rows, buffers.hidden, stream,
                    given_scales(call));
       return buffers.hidden;
-    }
-    if (buffers.gemm2_activates) {
-      RowOperand unactivated;
-      unactivated.values = buffers.gemm1;
-      unactivated.activation = desc_.activation;
-      return unactivated;
     }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     if (a2_.active()) {

@@ -304,13 +304,6 @@ bool can_decode_ahead(const GemmDesc& desc, const GemmPlan& plan) {
          decoded_ahead_slots(w, plan.decoded_elements) >= kLeastDecodedSlots;
 }
 
-// Says whether int4 has zero points and scales that its elements can hold.
-bool can_fold_int4(const WeightFacts& w) {
-  constexpr int64_t kStep = int64_t{kFewRowsStepBytes} * 2;
-  return w.format == QuantFormat::kInt4 && !w.has_zero_point &&
-         (w.grid.num_cols == 1 || w.grid.group_cols >= kStep);
-}
-
 // Whether fetching weights ahead pays for kernels that read them as they lie.
 bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
   const int64_t bytes = w.num_groups * w.n * w.k * int64_t{sizeof(BFloat16)};
@@ -328,7 +321,7 @@ bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
 }
 
 bool needs_scale_norms(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
-  return can_fold_int4(desc.weights) && refusal_of_few_rows(desc, gpu) == nullptr;
+  return folds_int4(desc) && refusal_of_few_rows(desc, gpu) == nullptr;
 }
 
 std::string_view name(Multiplier multiplier) {
@@ -349,7 +342,11 @@ std::optional<Multiplier> forced_multiplier() {
 
 bool folds_int4(const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
-  return can_fold_int4(w) && (w.scale_dtype == DType::kBF16 || desc.out == DType::kBF16);
+  const bool has_scales =
+      w.grid.num_cols == 1 || w.grid.group_cols >= int64_t{kFewRowsStepBytes} * 2;
+  const bool is_rounded = desc.rows.dtype == DType::kBF16 && !desc.keeps_f32;
+  return w.format == QuantFormat::kInt4 && !w.has_zero_point && has_scales &&
+         (w.scale_dtype == DType::kBF16 || is_rounded);
 }
 
 int few_rows_tile(const WeightFacts& w, DType rows, int64_t mean, bool folds) {
@@ -445,7 +442,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     if (refusal == nullptr) {
       plan.multiplier = multiplier;
       if (multiplier == Multiplier::kFewRows) {
-        const bool folds = folds_int4(plain);
+        const bool folds = folds_int4(desc);
         plan.tile_rows = few_rows_tile(desc.weights, desc.rows.dtype,
                                        expected_rows / desc.weights.num_groups, folds);
         plan.folds_int4 = folds && plan.tile_rows > kSmallFewRowsTile;

@@ -106,7 +106,8 @@ struct GemmDesc {
 
 // Says whether large tiles of kFewRows have elements of f16 for int4, with their scales in them:
 // zero points are 8, and scales are of whole steps.  f16 holds products with scales in bf16
-// exactly.  Those with others are rounded to 11 bits, where the result is rounded to the 8 of bf16.
+// exactly.  Those with others are rounded to 11 bits, where results, here or later, are rounded to
+// the 8 of bf16.
 bool folds_int4(const GemmDesc& desc);
 // Returns the rows of a tile of kFewRows for weights in codes, the type of the rows and a mean
 // number of rows per group.  They are more than the mean, since codes are read and decoded once per
@@ -217,8 +218,8 @@ inline constexpr int64_t kMostFetchedRows = 64;
 // Says whether experts keep the codes of such weights packed (dequant/pack_codes.h) where the
 // memory is their own.  They do so where kernels of few rows decode e2m1 to bf16.
 bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu);
-// Says whether calls may multiply by such weights as folds_int4() says, so experts find the norms
-// of their scales once (dequant/scale_norms.h).
+// Says whether calls with many rows multiply as folds_int4() says, so experts find the norms of the
+// scales once (dequant/scale_norms.h).
 bool needs_scale_norms(const GemmDesc& desc, const CudaDeviceInfo& gpu);
 // Plans for as many rows as are expected of all groups together.  A pure function.  Throws
 // Unsupported where desc.forced names a kernel that refuses.

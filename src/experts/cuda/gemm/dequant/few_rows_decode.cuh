@@ -149,8 +149,8 @@ __device__ __forceinline__ uint32_t folded_int4(float scale, float norm) {
 // Says where along k the scales of sums may change.
 enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
 
-// Says which codes and scales become elements of which type, and how.  Those of int4 are f16, since
-// bf16 would take two more shifts for eight codes; rows in bf16 become f16, too.
+// Says which codes and scales become elements of which type, and how.  decode_pairs() makes f16 of
+// int4, since bf16 would take two more shifts for eight codes; rows in bf16 become f16, too.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
 // kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
 // Int4 whose sums are never scaled has no zero points but 8, and a scale for whole steps.
@@ -196,6 +196,7 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
                                              uint32_t (&pairs)[4]) {
   using T = typename D::Element;
+  static_assert(D::kCode != Code::kU4 || !D::kIsBF16);
   if constexpr (D::kIsFoldedInt4) {
     int4_pairs(words[0], subtrahend<Code::kU4>(T{}, 8.0f), pairs);
 #pragma unroll

@@ -74,7 +74,7 @@ class Filler {
 
  private:
   using S = Step<kCode, kRows>;
-  static constexpr bool kHasUnits = kCode == Code::kU4 && unit_slot_bytes(kRows) > 0;
+  static constexpr bool kBringsUnits = kCode == Code::kU4 && unit_slot_bytes(kRows) > 0;
   static constexpr Block kBlock = block_of(kRows);
 
   __device__ __forceinline__ void begin_item() {
@@ -102,7 +102,7 @@ class Filler {
     uint32_t bytes = stage_bytes_;
     if (step == 0) {
       places_[place_ring_.slot] = place_;
-      if constexpr (kHasUnits) {
+      if constexpr (kBringsUnits) {
         units_ = unit_slots_ + static_cast<uint32_t>(place_ring_.slot * unit_slot_bytes(kRows));
         bytes += p_.row_units != nullptr ? unit_bytes(kRows) : 0;
       }
@@ -133,7 +133,7 @@ class Filler {
     scale_byte_ += p_.scale_bytes;
   }
   __device__ __forceinline__ void request_rows(int step) const {
-    if (kHasUnits && step == 0 && p_.row_units != nullptr) {
+    if (kBringsUnits && step == 0 && p_.row_units != nullptr) {
       ptx::tensor_load(units_, &p_.units, 0, place_.row / kUnitsOfChunk, full());
     }
     const int tile = (step << p_.team_shift) * (S::kSlabs / 2);

@@ -5,7 +5,7 @@
 // tensor cores the weights, decoded in registers, are the operand of 64 or 16 rows, and the rows of
 // activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
 // order, or multiplied by ratios of scales; scales of e2m1 go into the elements where these hold
-// them exactly.
+// them exactly, and so do those of int4 in large tiles (folds_int4()).
 //
 // Grid: one persistent block per SM, or two where items are short.  An item is a tile of rows of a
 // group times a block of columns.
@@ -20,7 +20,7 @@
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 1 KiB of codes for each warp that multiplies, 64 bytes of a column, and the rows that
 // they meet.  They go on from item to item, so that reading never pauses.  Scales have a smaller
-// ring of their own behind them.
+// ring of their own behind them, and behind that each item has a slot for the units of its rows.
 #include <algorithm>
 #include <bit>
 #include <cassert>

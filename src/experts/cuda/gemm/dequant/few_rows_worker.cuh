@@ -492,13 +492,13 @@ class Worker {
   }
 
   // Lane l loads the units of rows l, l + kWarp and so on of a large tile.
-  static constexpr int kUnits = kRows / kWarp;
+  static constexpr int kUnitsOfLane = kRows / kWarp;
   __device__ __forceinline__ const float* unit(const Place& place, int i) const {
     return p_.row_units + place.row + min(i * kWarp + lane_, place.rows - 1);
   }
   __device__ __forceinline__ void fetch_units(const Place& place) const {
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
+    for (int i = 0; i < kUnitsOfLane; ++i) {
       ptx::prefetch_to_l1(unit(place, i));
     }
   }
@@ -506,10 +506,10 @@ class Worker {
   __device__ __forceinline__ void multiply_by_units(const Place& place,
                                                     uint32_t first,
                                                     Sums& sums) const {
-    float own[kIsLarge ? kUnits : 1];
+    float own[kIsLarge ? kUnitsOfLane : 1];
     if constexpr (kIsLarge) {
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
+      for (int i = 0; i < kUnitsOfLane; ++i) {
         own[i] = *unit(place, i);
       }
     }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers in bf16 become f16 by a power of two, their norm.  The largest of a row, or of the scales
-// of a column, comes below 2^kNormalRow or 2^kNormalScale.  Then f16 holds each one exactly that is
-// not less than 2^-28 of the largest, and what it rounds of others is less than 2^-36 of that.
+// Numbers become f16 by a power of two, their norm.  The largest of a row, or of the scales of a
+// column, comes below 2^kNormalRow or 2^kNormalScale.  Then f16 holds each number in bf16 exactly
+// that is not less than 2^-31 of a row's largest, or 2^-28 of a column's.
 #pragma once
 
 #include <cstdint>
