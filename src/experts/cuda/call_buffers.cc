@@ -31,8 +31,11 @@ CallBuffers::CallBuffers(const BufferFacts& facts, const RowPlan& plan, Scratch&
   expected = plan.expected;
   fuses_activation = plan.gemm1.activates;
   fuses_codes = plan.gemm1.quantizes;
-  const bool takes_unactivated =
-      plan.gemm2.takes_unactivated() && !fuses_activation && d.num_adapters == 0;
+  const bool is_plain = !fuses_activation && d.num_adapters == 0;
+  gemm1_codes = is_plain && facts.a1.active() && facts.a1.can_defer(d.in_dtype) &&
+                (facts.is_batched() || !facts.a1.needs_groups()) &&
+                plan.gemm1.takes_uncoded(facts.w1, facts.a1.spec());
+  const bool takes_unactivated = is_plain && plan.gemm2.takes_unactivated();
   gemm2_activates = takes_unactivated && !facts.a2.active();
   gemm2_codes = takes_unactivated && facts.a2.active() && facts.a2.can_defer(d.in_dtype) &&
                 plan.gemm2.takes_uncoded(facts.w2, facts.a2.spec());

@@ -36,7 +36,8 @@ struct BufferFacts {
   const ExpertsDesc& desc;
   const RowCoder& a1;             // of GEMM1's rows
   const RowCoder& a2;             // of GEMM2's
-  std::optional<QuantFormat> w2;  // the format of GEMM2's weights
+  std::optional<QuantFormat> w1;  // the format of GEMM1's weights
+  std::optional<QuantFormat> w2;  // of GEMM2's
   Device device;
   int lora_halves;
 
@@ -63,6 +64,7 @@ struct CallBuffers {
   int64_t expected = 0;           // how many rows the GEMMs are expected to have
   bool fuses_activation = false;  // GEMM1 activates as it stores
   bool fuses_codes = false;       // and quantizes
+  bool gemm1_codes = false;       // GEMM1 quantizes rows as it reads them
   bool gemm2_activates = false;   // GEMM2 activates rows as it reads them
   bool gemm2_codes = false;       // GEMM2 activates and quantizes rows as it reads them
   Tensor w1_decoded, w2_decoded;  // see ExpertGemm

@@ -194,7 +194,7 @@ class CudaExperts final : public ExpertsBase {
   };
 
   BufferFacts buffer_facts() const {
-    return {desc_, a1_, a2_, w2_.quant.format, device_, lora_halves()};
+    return {desc_, a1_, a2_, w1_.quant.format, w2_.quant.format, device_, lora_halves()};
   }
   ExpectedRows expected_rows() const {
     return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
@@ -288,18 +288,6 @@ class CudaExperts final : public ExpertsBase {
     return {plan.takes_index(), plan.takes_arrivals()};
   }
 
-  // Says whether GEMM1 quantizes its rows.
-  bool gemm1_codes(const Call& call, const Tensor& x) const {
-    const CallBuffers& buffers = call.buffers;
-    if (!a1_.can_defer(x.dtype()) || (a1_.needs_groups() && !is_batched()) ||
-        buffers.fuses_activation || desc_.num_adapters > 0) {
-      return false;
-    }
-    const RowOperand deferred = a1_.deferred(x, buffers.coded);
-    return plan_of(gemm_of(call, deferred, w1_, buffers.gemm1, buffers.w1_decoded))
-        .takes_uncoded(w1_.quant.format, a1_.spec());
-  }
-
   RowGroups load_order(const ExpertsInput& input,
                        const CallBuffers& buffers,
                        const Stream& stream) const {
@@ -355,7 +343,7 @@ class CudaExperts final : public ExpertsBase {
     const RowGroups used = is_batched() ? rows : RowGroups::all(x.values.dim(0));
     if (is_coded) {
       x = a1_.given(x.values, input.x_scale, used, buffers.coded, stream);
-    } else if (is_to_be_coded && gemm1_codes(call, x.values)) {
+    } else if (is_to_be_coded && buffers.gemm1_codes && has_planned_alignment(x.values)) {
       x = a1_.deferred(x.values, buffers.coded);
     } else if (is_to_be_coded && !codes_go_by_expert) {
       a1_.encode(x.values, used, buffers.coded, stream);
@@ -399,14 +387,6 @@ class CudaExperts final : public ExpertsBase {
             is_batched() ? nullptr : call.buffers.token_of_row.data<int32_t>()};
   }
 
-  // Says whether GEMM2 takes such rows, which it activates or quantizes.  Batched results of a
-  // caller may not be aligned, and then only the other GEMMs store them.
-  bool takes_unactivated(const Call& call, const RowOperand& rows, const Tensor& output) const {
-    return !is_batched() ||
-           plan_of(gemm_of(call, rows, w2_, as_rows(output), call.buffers.w2_decoded))
-               .takes_unactivated();
-  }
-
   // Computes GEMM2's rows, or what it activates or quantizes.
   RowOperand compute_hidden(const Call& call, const RowOperand& x, const Tensor& output) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
@@ -425,16 +405,16 @@ class CudaExperts final : public ExpertsBase {
     const LoraWeights& lora = weights_.lora;
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
-    if (buffers.gemm2_activates || buffers.gemm2_codes) {
+    // Batched results of a caller may not be aligned, and then only the other GEMMs store them.
+    const bool is_as_planned = !is_batched() || has_planned_alignment(output);
+    if (is_as_planned && (buffers.gemm2_activates || buffers.gemm2_codes)) {
       RowOperand unactivated;
       unactivated.values = buffers.gemm1;
       if (buffers.gemm2_codes) {
         unactivated = a2_.deferred(buffers.gemm1, buffers.hidden);
       }
       unactivated.activation = desc_.activation;
-      if (takes_unactivated(call, unactivated, output)) {
-        return unactivated;
-      }
+      return unactivated;
     }
     if (buffer_facts().activates_to_codes()) {
       a2_.activate(desc_.activation, buffers.gemm1, rows, buffers.hidden, stream,

@@ -207,6 +207,10 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
+bool has_planned_alignment(const Tensor& tensor) {
+  return alignment_of(tensor) >= GemmDesc{}.rows_alignment;
+}
+
 WeightFacts facts_of(const WeightOperand& w) {
   WeightFacts facts;
   facts.num_groups = w.values.dim(0);

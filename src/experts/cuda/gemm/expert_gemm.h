@@ -109,6 +109,8 @@ struct ActivatedGemm {
 // Returns false where plan_of() does not activate, or not to `codes`; nothing has been done then.
 bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 
+// Says whether a tensor has the alignment that plans assume before any memory exists.
+bool has_planned_alignment(const Tensor& tensor);
 // The facts of operands that exist, and the plan for them, which is choose_gemm() with the room for
 // decoded weights that the GEMM has.
 WeightFacts facts_of(const WeightOperand& w);

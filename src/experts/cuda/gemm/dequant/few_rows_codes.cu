@@ -24,9 +24,8 @@ OrderKernel kernel_for(QuantFormat format) {
 
 template <typename T>
 OrderKernel kernel_for(QuantFormat format, Activates activates) {
-  return activates == Activates::kNo          ? kernel_for<T, Activates::kNo>(format)
-         : activates == Activates::kPlainSilu ? kernel_for<T, Activates::kPlainSilu>(format)
-                                              : kernel_for<T, Activates::kAny>(format);
+  return find_by_activation(activates,
+                            [&](auto constant) { return kernel_for<T, constant()>(format); });
 }
 
 }  // namespace

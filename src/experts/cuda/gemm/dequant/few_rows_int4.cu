@@ -6,10 +6,6 @@ namespace moebius::cuda::few_rows {
 
 namespace {
 
-template <Activates kActivates>
-constexpr OrderKernel order_kernel =
-    order_made_rows_kernel<Code::kU4, false, BFloat16, kActivates, Halves>;
-
 template <typename Scale, Changes kChanges>
 Kernels kernels_for(const KernelChoice& choice, DType rows) {
   using D = Decoding<Code::kU4, Scale, Float16, kChanges>;
@@ -18,9 +14,9 @@ Kernels kernels_for(const KernelChoice& choice, DType rows) {
   }
   Kernels kernels = gemm_kernels_of<D>(choice);
   kernels.orders_whole_rows = kernels.makes_halves = true;
-  kernels.order = choice.activates == Activates::kNo          ? order_kernel<Activates::kNo>
-                  : choice.activates == Activates::kPlainSilu ? order_kernel<Activates::kPlainSilu>
-                                                              : order_kernel<Activates::kAny>;
+  kernels.order = find_by_activation(choice.activates, [](auto activates) -> OrderKernel {
+    return order_made_rows_kernel<Code::kU4, false, BFloat16, activates(), Halves>;
+  });
   return kernels;
 }
 

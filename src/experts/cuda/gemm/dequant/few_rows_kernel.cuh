@@ -64,11 +64,6 @@ static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
   }
 }
 
-template <Activates kActivates, typename D>
-OrderKernel order_kernel_of() {
-  return order_rows_kernel<D::kCode, D::kByChunks, typename D::Element, kActivates>;
-}
-
 // Returns the kernels but the one that orders rows.
 template <typename D>
 Kernels gemm_kernels_of(const KernelChoice& choice) {
@@ -96,10 +91,9 @@ Kernels gemm_kernels_of(const KernelChoice& choice) {
 template <typename D>
 Kernels kernels_of(const KernelChoice& choice) {
   Kernels kernels = gemm_kernels_of<D>(choice);
-  kernels.order = choice.activates == Activates::kNo ? order_kernel_of<Activates::kNo, D>()
-                  : choice.activates == Activates::kPlainSilu
-                      ? order_kernel_of<Activates::kPlainSilu, D>()
-                      : order_kernel_of<Activates::kAny, D>();
+  kernels.order = find_by_activation(choice.activates, [](auto activates) -> OrderKernel {
+    return order_rows_kernel<D::kCode, D::kByChunks, typename D::Element, activates()>;
+  });
   return kernels;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
@@ -35,6 +36,19 @@ inline constexpr int kOrderPieces = kWarp * kSlab / kEight;
 // Returns the number of parts in which warps take a row.
 __host__ __device__ constexpr uint32_t order_parts(int padded) {
   return (static_cast<uint32_t>(padded / kEight) + kOrderPieces - 1) / kOrderPieces;
+}
+
+// Calls find() with Activates as a constant, and returns what that does.
+template <typename Find>
+auto find_by_activation(Activates activates, const Find& find) {
+  switch (activates) {
+    case Activates::kNo:
+      return find(std::integral_constant<Activates, Activates::kNo>{});
+    case Activates::kPlainSilu:
+      return find(std::integral_constant<Activates, Activates::kPlainSilu>{});
+    default:
+      return find(std::integral_constant<Activates, Activates::kAny>{});
+  }
 }
 
 struct KernelChoice {
