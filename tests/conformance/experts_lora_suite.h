@@ -21,29 +21,6 @@ inline ExpertCase with_adapters(ExpertCase c, int64_t num_adapters, int64_t rank
   return c;
 }
 
-// The same problem without any adapter.
-inline ExpertProblem without_adapters(ExpertProblem p) {
-  p.desc.num_adapters = p.desc.lora_rank = 0;
-  p.weights.lora = {};
-  p.input.lora_ids = {};
-  return p;
-}
-
-// The adapter of every row of valid_rows(), which are seen as [.., H].
-inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
-  std::vector<int32_t> adapters;
-  const Tensor& ids = p.input.lora_ids;
-  for (int64_t i = 0; i < ids.dim(0); ++i) {
-    const bool batched = p.desc.format == ActivationFormat::kBatched;
-    const int64_t rows =
-        batched ? p.input.expert_num_tokens.data<int32_t>()[i] : p.input.topk_ids.dim(1);
-    for (int64_t r = 0; r < rows; ++r) {
-      adapters.push_back(batched ? ids[i].data<int32_t>()[r] : ids.data<int32_t>()[i]);
-    }
-  }
-  return adapters;
-}
-
 // Returns w [L, rows, cols] in f32: the stored weight, plus scaling * B * A of one adapter where a
 // and b, both f32, are defined.  `half_of(n)` says which r rows of A row n of B takes.
 template <typename HalfOf>

@@ -262,4 +262,27 @@ inline double model_tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
       has_int8_tensor_codes(scheme) ? std::optional(int8_tensor_codes(p)) : std::nullopt);
 }
 
+// The same problem without any adapter.
+inline ExpertProblem without_adapters(ExpertProblem p) {
+  p.desc.num_adapters = p.desc.lora_rank = 0;
+  p.weights.lora = {};
+  p.input.lora_ids = {};
+  return p;
+}
+
+// The adapter of every row of valid_rows(), which are seen as [.., H].
+inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
+  std::vector<int32_t> adapters;
+  const Tensor& ids = p.input.lora_ids;
+  for (int64_t i = 0; i < ids.dim(0); ++i) {
+    const bool batched = p.desc.format == ActivationFormat::kBatched;
+    const int64_t rows =
+        batched ? p.input.expert_num_tokens.data<int32_t>()[i] : p.input.topk_ids.dim(1);
+    for (int64_t r = 0; r < rows; ++r) {
+      adapters.push_back(batched ? ids[i].data<int32_t>()[r] : ids.data<int32_t>()[i]);
+    }
+  }
+  return adapters;
+}
+
 }  // namespace moebius::experts_suite

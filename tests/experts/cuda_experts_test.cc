@@ -3,6 +3,8 @@
 //
 // Experts on a GPU, beyond the contract of the stage: CUDA graphs, the places of operands, and the
 // widths of real models.
+#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,11 @@ using testing::message_of;
 
 constexpr Scheme kDeepSeek = {
     "fp8_block_128", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}};
+
+// With so many rows, elements of this int4 hold their scales, by norms that an update finds again.
+constexpr Scheme kInt4By128 = {
+    "int4 by 128", std::nullopt, QuantFormat::kInt4, WeightScales::kGroup, {0, 128}};
+constexpr Problem kManyRows = {"many", 240, 2, 1, 256, 256};
 
 class CudaExperts : public GpuTest {
  protected:
@@ -110,12 +117,15 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
 // A recorded graph computes with the weights of the last update, whether they came from the host or
 // from the GPU, or were written to lent memory.
 TEST_F(CudaExperts, AReplayedGraphComputesWithUpdatedWeights) {
-  const Problem problem = {"update", 70, 12, 3, 256, 128};
+  std::vector<Scheme> schemes(std::begin(kSchemes), std::end(kSchemes));
+  schemes.push_back(kInt4By128);
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
-    for (const Scheme& scheme : kSchemes) {
+    for (const Scheme& scheme : schemes) {
       for (const WeightMemory memory : {WeightMemory::kOwned, WeightMemory::kLent}) {
         SCOPED_TRACE(std::string(scheme.name) + " " + std::string(name(format)) +
                      (memory == WeightMemory::kLent ? " lent" : ""));
+        const Problem problem =
+            scheme.name == kInt4By128.name ? kManyRows : Problem{"update", 70, 12, 3, 256, 128};
         const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
         ExpertProblem p = ExpertProblemMaker(53).make(problem, c);
         ExpertProblem other = ExpertProblemMaker(54).make(problem, c);
@@ -156,6 +166,21 @@ TEST_F(CudaExperts, AReplayedGraphComputesWithUpdatedWeights) {
           EXPECT_TRUE(same_bits(valid_rows(p, place_.bring(call.output)), before));
         }
       }
+    }
+  }
+}
+
+TEST_F(CudaExperts, AdaptersLeaveOtherRowsOfManyAsTheyAre) {
+  for (const Scheme& scheme : {kInt4By128, scheme_of("mxfp4_w4a16"), scheme_of("int8_w8a16")}) {
+    SCOPED_TRACE(scheme.name);
+    const ExpertCase c{.scheme = scheme, .num_adapters = 2, .lora_rank = 8};
+    const ExpertProblem p = ExpertProblemMaker(57).make(kManyRows, c);
+    const std::vector<int32_t> adapters = adapters_of_rows(p);
+    const Shape rows = {static_cast<int64_t>(adapters.size()), p.desc.hidden};
+    const Tensor with = run_valid_rows(p, "cuda").view(rows);
+    const Tensor plain = run_valid_rows(without_adapters(p), "cuda").view(rows);
+    for (int64_t r = 0; r < rows[0]; ++r) {
+      EXPECT_EQ(same_bits(with[r], plain[r]), adapters[static_cast<size_t>(r)] == -1) << r;
     }
   }
 }
