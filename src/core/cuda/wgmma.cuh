@@ -21,10 +21,11 @@ inline constexpr int kDescriptorUnit = 16;
 
 // Describes rows of 128 bytes along k with TMA's 128-byte swizzle, where eight rows take 1024
 // bytes.  The low word has the shared address, a multiple of 1024, in units, so adding 2 moves 32
-// bytes along k.
+// bytes along k.  In a cluster a CTA's addresses have its rank in bits 24 and above, which come to
+// the leading offset; this layout does not use that.
 __device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t address) {
   constexpr uint32_t kUnused = 1u << 16;  // leading offset
-  return kUnused | ((address & 0x3ffffu) / kDescriptorUnit);
+  return kUnused + address / kDescriptorUnit;
 }
 inline constexpr uint32_t kDescriptorHigh = 1u << 30 | 1024 / kDescriptorUnit;
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low,
