@@ -78,7 +78,7 @@ class CudaExperts : public GpuTest {
 TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
   const Problem problem = {"graph", 700, 12, 3, 256, 128};
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
-    for (const std::string_view name : {"unquantized", "fp8_block", "fp8_tensor",
+    for (const std::string_view name : {"unquantized", "fp8_block", "fp8_tensor", "int4_w4a16",
                                         "fp8_channel_token", "int8_w8a8_token", "nvfp4"}) {
       SCOPED_TRACE(std::string(name) + " " + std::string(moebius::name(format)));
       ExpertCase c{.scheme = scheme_of(name), .format = format};

@@ -41,12 +41,15 @@ const Scheme kSchemes[] = {
     {"mxfp8", QuantFormat::kMxfp8, Scales::kGroup, 32, 1, DType::kE8M0},
     {"mxfp4", QuantFormat::kMxfp4, Scales::kGroup, 32, 1, DType::kE8M0},
     {"nvfp4", QuantFormat::kNvfp4, Scales::kGroup, 16, 1, DType::kF8E4M3},
+    {"int4 by column, zero points", QuantFormat::kInt4, Scales::kColumn, 0, 1, DType::kF32, true},
+    {"int4 by 128, zero points", QuantFormat::kInt4, Scales::kGroup, 128, 1, DType::kBF16, true},
 };
 
 const Sizes kSizes[] = {
     {{0, 1, 7, 8, 9, 0, 31, 32, 33}, 96, 1568},  // K is not a multiple of a pass
     {{16, 17, 64, 65, 200, 0}, 512, 512},
     {{5, 40}, 601, 32},
+    {{3}, 96, 512},
     {{30, 20, 64, 12}, 20480, 256},  // more items than SMs
     // These have tiles of 16 rows, of which some have at most eight.
     {{0, 1, 7, 8, 9, 0, 16, 17, 0, 0}, 96, 1568},
@@ -114,7 +117,6 @@ TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
   constexpr int kTokens = 600;  // enough to be read once
   constexpr int kTopk = 4;
   constexpr int kRows = 3 * kTokens;
-  const std::vector<int> sizes = {900, 0, 660, 240};
   const Tensor index = Tensor::zeros({kRows}, DType::kI32);
   const Tensor row_of_slot = Tensor::zeros({kTokens, kTopk}, DType::kI32);
   std::fill_n(row_of_slot.data<int32_t>(), kTokens * kTopk, -1);
@@ -125,20 +127,25 @@ TEST_F(FewRowsGemmTest, HasTheSameBitsWhereTokensAreReadOnce) {
     index.data<int32_t>()[row] = token;
     row_of_slot.data<int32_t>()[token * kTopk + slot + (slot >= skipped ? 1 : 0)] = row;
   }
+  const std::vector<int> many = {900, 0, 660, 240};
+  const std::vector<int> few(50, kRows / 50);
   for (const Scheme& scheme : kSchemes) {
-    const WeightOperand w = weight(scheme, 4, 192, 544);
-    for (const DType dtype : kRowTypes) {
-      SCOPED_TRACE(std::string(scheme.name) + " " + std::string(moebius::name(dtype)));
-      ExpertGemm gemm = gemm_of(w, sizes, false, dtype);
-      gemm.a.values = there(random_uniform({kTokens, 544}, dtype, 7, -1.0f, 1.0f));
-      gemm.a.index = there(index);
-      gemm.expected_rows = kRows;
-      few_rows_gemm(gemm, plan_of(gemm), stream_);
-      const Tensor expected = here(gemm.out);
-      gemm.out = room(gemm.out.shape(), DType::kF32);
-      gemm.a.row_of_slot = there(row_of_slot);
-      few_rows_gemm(gemm, plan_of(gemm), stream_);
-      EXPECT_TRUE(same(expected, here(gemm.out)));
+    for (const std::vector<int>& sizes : {many, few}) {
+      const WeightOperand w = weight(scheme, static_cast<int64_t>(sizes.size()), 192, 544);
+      for (const DType dtype : kRowTypes) {
+        SCOPED_TRACE(std::string(scheme.name) + " " + std::string(moebius::name(dtype)) +
+                     ", groups " + std::to_string(sizes.size()));
+        ExpertGemm gemm = gemm_of(w, sizes, false, dtype);
+        gemm.a.values = there(random_uniform({kTokens, 544}, dtype, 7, -1.0f, 1.0f));
+        gemm.a.index = there(index);
+        gemm.expected_rows = kRows;
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        const Tensor expected = here(gemm.out);
+        gemm.out = room(gemm.out.shape(), DType::kF32);
+        gemm.a.row_of_slot = there(row_of_slot);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        EXPECT_TRUE(same(expected, here(gemm.out)));
+      }
     }
   }
 }
@@ -186,11 +193,12 @@ TEST_F(FewRowsGemmTest, ResultsMayHaveMoreElementsThan32BitsCount) {
   constexpr int64_t kFirst = 2 * int64_t{kRoom};  // row of the last group
   static_assert(kFirst * kN > std::numeric_limits<int32_t>::max());
   const std::vector<int> sizes = {1, 0, 20};
-  const WeightOperand w = weight(kSchemes[1], 3, kN, kK);  // bits do not go by the tile
+  const WeightOperand w = weight(kSchemes[1], 3, kN, kK);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(moebius::name(dtype));
     ExpertGemm gemm = gemm_of(w, sizes, /*is_batched=*/false);
     gemm.out = room({21, kN}, dtype);
+    gemm.expected_rows = 21;  // bits go by the tile
     few_rows_gemm(gemm, plan_of(gemm), stream_);
     const Tensor expected = here(gemm.out);
 
@@ -338,11 +346,14 @@ TEST_F(FewRowsGemmTest, RowsHaveElementsOfAnySize) {
   constexpr float kFactors[] = {1.0f, 0x1p100f, 0x1p-110f, 0.0f, 0x1p-20f, 0x1p20f};
   for (const int64_t k : {int64_t{544}, int64_t{17440}}) {  // kernels load long rows twice
     for (const Scheme& scheme : {kSchemes[0], kSchemes[2]}) {
-      const WeightOperand w = weight(scheme, 1, kN, k);
-      for (const int rows : {9, 40, 100}) {
+      const WeightOperand w = weight(scheme, 2, kN, k);
+      // The mean of both groups decides how many rows tiles have.
+      for (const std::vector<int>& sizes :
+           std::vector<std::vector<int>>{{9, 0}, {9, 9}, {20, 40}, {40, 50}, {100, 100}}) {
+        const int rows = sizes[0] + sizes[1];
         SCOPED_TRACE(std::string(scheme.name) + ", K " + std::to_string(k) + ", rows " +
                      std::to_string(rows));
-        ExpertGemm gemm = gemm_of(w, {rows}, false);
+        ExpertGemm gemm = gemm_of(w, sizes, false);
         const Tensor x = convert(here(gemm.a.values), DType::kF32);
         for (int64_t r = 0; r < rows; ++r) {
           for (int64_t i = 0; i < k; ++i) {
@@ -366,6 +377,26 @@ TEST_F(FewRowsGemmTest, RowsHaveElementsOfAnySize) {
         }
         // Sums in f32 stray by some sqrt(K) steps.
         expect_near(expected, actual, 4e-7f * std::sqrt(static_cast<float>(k)));
+      }
+    }
+  }
+}
+
+// Rows of one sign have sums that are far larger than results, which zero points bring back.
+TEST_F(FewRowsGemmTest, RowsMayHaveOneSign) {
+  for (const Scheme& scheme : {kSchemes[0], kSchemes[2]}) {
+    const WeightOperand w = weight(scheme, 2, 96, 2048);
+    for (const std::vector<int>& sizes :
+         std::vector<std::vector<int>>{{9, 0}, {9, 9}, {20, 40}, {40, 50}, {100, 100}}) {
+      for (const DType dtype : kRowTypes) {
+        SCOPED_TRACE(std::string(scheme.name) + ", rows " + std::to_string(sizes[0]) + " " +
+                     std::string(moebius::name(dtype)));
+        ExpertGemm gemm = gemm_of(w, sizes, false, dtype);
+        gemm.a.values = there(random_uniform(gemm.a.values.shape(), dtype, 9, 1.0f, 2.0f));
+        general_gemm(gemm, stream_);
+        const Tensor expected = here(gemm.out);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
+        expect_near(expected, here(gemm.out), 1e-5f);
       }
     }
   }

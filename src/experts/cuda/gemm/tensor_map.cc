@@ -37,7 +37,9 @@ CUtensorMap make_tensor_map(const void* data,
                             CUtensorMapSwizzle swizzle,
                             std::initializer_list<MapDim> dims,
                             Lines lines) {
-  const cuuint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2 : 1;
+  const cuuint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32    ? 4
+                             : type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2
+                                                                        : 1;
   cuuint64_t sizes[5];
   cuuint64_t strides[5];
   cuuint32_t box[5];

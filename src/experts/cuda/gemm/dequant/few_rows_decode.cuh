@@ -55,6 +55,18 @@ __device__ __forceinline__ void int4_pairs(uint32_t word, uint32_t by, uint32_t 
   }
 }
 
+// Eight int4 codes from which nothing is subtracted.  Those in even places are times
+// kWholeInt4Factor and others 16 times that, since bits 0 to 3 and 4 to 7 alone are a subnormal
+// f16.
+__device__ __forceinline__ void whole_int4_pairs(uint32_t word, uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t shifted = word >> 4 * i;
+    pairs[i] = shifted & 0x000f000fu;
+    pairs[i + 1] = shifted & 0x00f000f0u;
+  }
+}
+
 // Two int8 codes, less `by`.  In bf16 `by` is the zero point, and is skipped where that is 0.
 template <bool kSkips>
 __device__ __forceinline__ uint32_t int8_pair(BFloat16, uint32_t word, uint32_t by) {
@@ -153,18 +165,22 @@ enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
 // int4, since bf16 would take two more shifts for eight codes; rows in bf16 become f16, too.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
 // kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
+// kWhole: elements of int4 keep their zero points, see Args::sums.
 // Int4 whose sums are never scaled has no zero points but 8, and a scale for whole steps.
 template <Code kOfCode,
           typename OfScale,
           typename T,
           Changes kOfSums = Changes::kNever,
-          bool kPacked = false>
+          bool kPacked = false,
+          bool kWhole = false>
 struct Decoding {
+  static_assert(!kWhole || (kOfCode == Code::kU4 && kOfSums != Changes::kNever));
   static_assert(!kPacked || (kOfCode == Code::kE2M1 && std::is_same_v<T, BFloat16>));
   static constexpr Code kCode = kOfCode;
   using Scale = OfScale;
   using Element = T;
   static constexpr bool kIsPacked = kPacked;
+  static constexpr bool kIsWholeInt4 = kWhole;
   static constexpr bool kIsBF16 = std::is_same_v<T, BFloat16>;
   static constexpr bool kIsE8m0 = std::is_same_v<Scale, uint8_t>;
   static constexpr bool kIsPair = std::is_same_v<Scale, uint16_t>;
@@ -174,17 +190,24 @@ struct Decoding {
   static constexpr bool kByChunks = is_by_chunks(kCode, kFolds);
   static constexpr Changes kChanges = kOfSums;
   static_assert(!kFolds || kChanges == Changes::kNever);
-  // Which tiles have kernels.  Sums of large ones leave no registers for totals of sums whose
-  // scales change within steps.  With eight bits, small ones with either change are one kernel, and
-  // small ones of int4 scale their sums, which takes fewer instructions than to scale elements.
-  static constexpr bool kHasLargeTiles = kChanges != Changes::kWithinSteps;
-  static constexpr bool kHasSmallTiles =
-      kCode == Code::kU4 ? kChanges != Changes::kNever : kChanges != Changes::kBetweenSteps;
+  // Says whether tiles of so many rows have kernels.  Sums of large ones leave no registers for
+  // totals of sums whose scales change within steps.  With eight bits, small ones with either
+  // change are one kernel, and small ones of int4 scale their sums, which takes fewer instructions
+  // than to scale elements.
+  static constexpr bool has_tiles(int rows) {
+    if (kWhole != has_row_sums(kCode, rows)) {
+      return false;
+    }
+    return rows > kSmallFewRowsTile ? kChanges != Changes::kWithinSteps
+           : kCode == Code::kU4     ? !kFolds
+                                    : kChanges != Changes::kBetweenSteps;
+  }
   static constexpr bool kHasZeros = (kCode == Code::kU4 && !kFolds) || kCode == Code::kI8;
   static constexpr bool kSkipsZeros = kCode == Code::kI8 && kIsBF16;  // those that are 0
   static constexpr bool kMayBeLarge = kCode == Code::kE2M1 && kIsE8m0 && kFolds;
   // Sums of elements are multiplied by this to be sums of products.
-  static constexpr float kColumnFactor = kIsBF16                ? (kFolds ? 0x1p16f : 1.0f)
+  static constexpr float kColumnFactor = kWhole                 ? 1.0f / kWholeInt4Factor
+                                         : kIsBF16              ? (kFolds ? 0x1p16f : 1.0f)
                                          : kCode == Code::kE2M1 ? 0x1p14f
                                                                 : 1.0f;
 };
@@ -203,6 +226,8 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
     for (uint32_t& pair : pairs) {
       pair = product(T{}, pair, by);
     }
+  } else if constexpr (D::kIsWholeInt4) {
+    whole_int4_pairs(words[0], pairs);
   } else if constexpr (D::kCode == Code::kU4) {
     int4_pairs(words[0], by, pairs);
   } else if constexpr (D::kCode == Code::kI8) {

@@ -28,6 +28,7 @@ class Filler {
         stages_(ptx::shared_address(stages)),
         scale_slots_(stages_ + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes)),
         unit_slots_(scale_slots_ + static_cast<uint32_t>(p_.scale_slots * p_.scale_slot_bytes)),
+        sum_slots_(unit_slots_ + static_cast<uint32_t>(kMostPlaces * unit_slot_bytes(kRows))),
         full_(ptx::shared_address(barriers.full)),
         empty_(ptx::shared_address(barriers.empty)),
         scales_full_(ptx::shared_address(barriers.scales_full)),
@@ -75,6 +76,7 @@ class Filler {
  private:
   using S = Step<kCode, kRows>;
   static constexpr bool kBringsUnits = kCode == Code::kU4 && unit_slot_bytes(kRows) > 0;
+  static constexpr bool kBringsSums = has_row_sums(kCode, kRows);
   static constexpr Block kBlock = block_of(kRows);
 
   __device__ __forceinline__ void begin_item() {
@@ -91,6 +93,10 @@ class Filler {
     x_ = &p_.x[(rows - fewest_multiplied(kRows)) / kBlock.rows_step];
     const int row_bytes = rows * (S::kSlabs / 2 * kTileRowBytes);
     stage_bytes_ = static_cast<uint32_t>(kBlock.code_bytes() + (row_bytes << p_.team_shift));
+    if constexpr (kBringsSums) {
+      stage_bytes_ +=
+          static_cast<uint32_t>(p_.sums_of_stage * sums_of_box(kRows)) * uint32_t{sizeof(float)};
+    }
   }
   __device__ __forceinline__ uint32_t stage() const {
     return stages_ + static_cast<uint32_t>(ring_.slot * p_.stage_bytes);
@@ -136,6 +142,11 @@ class Filler {
     if (kBringsUnits && step == 0 && p_.row_units != nullptr) {
       ptx::tensor_load(units_, &p_.units, 0, place_.row / kUnitsOfChunk, full());
     }
+    if constexpr (kBringsSums) {
+      const SumPlace sums = sum_place(place_.row);
+      ptx::tensor_load(sum_slots_ + static_cast<uint32_t>(ring_.slot * p_.sum_slot_bytes), &p_.sums,
+                       sums.copy * p_.sum_rows + sums.first, step * p_.sums_of_stage, full());
+    }
     const int tile = (step << p_.team_shift) * (S::kSlabs / 2);
     ptx::tensor_load(stage() + kBlock.code_bytes(), x_, {0, place_.row, tile, 0, 0}, full());
   }
@@ -148,6 +159,7 @@ class Filler {
   uint32_t stages_;
   uint32_t scale_slots_;
   uint32_t unit_slots_;
+  uint32_t sum_slots_;
   uint32_t full_;
   uint32_t empty_;
   uint32_t scales_full_;

@@ -15,12 +15,14 @@
 // multiply together (wgmma); in smaller ones each does so for itself (mma), which needs no waits
 // for products.  Tiles of more than 64 rows have twelve or eight warps, whose registers hold more
 // sums; a warpgroup decodes while another multiplies.  The sums of all differ by their order along
-// k, and, where scales change in large tiles, by the rounding of ratios.
+// k, by the rounding of ratios, where scales change in large tiles, and by zero points that they
+// begin with.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours,
 // and a kernel ahead of this one brings rows into that order.
 // Stages: 1 KiB of codes for each warp that multiplies, 64 bytes of a column, and the rows that
 // they meet.  They go on from item to item, so that reading never pauses.  Scales have a smaller
-// ring of their own behind them, and behind that each item has a slot for the units of its rows.
+// ring of their own behind them.  Behind that each item has a slot for the units of its rows, and
+// each stage one for sums of its rows (Args::sums).
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -74,6 +76,15 @@ struct Layout {
   size_t shared_bytes = 0;
 };
 
+// Returns the elements of k in a step of a team.
+int elements_of_step(const Args& p) {
+  return kStepBytes * 8 / quant::code_bits(p.w.code);
+}
+// Returns the width of ordered rows, whole steps.
+int padded_width(const Args& p) {
+  return static_cast<int>(ceil_div(p.k, elements_of_step(p))) * elements_of_step(p);
+}
+
 // Whether TMA can read the scales.
 bool brings_scales(const Args& p) {
   constexpr int kAlignment = 16;
@@ -85,16 +96,16 @@ bool brings_scales(const Args& p) {
 
 // Lays out teams and stages, for so many blocks per SM.
 Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int team_shift) {
-  constexpr int kSharedBytes = 222 << 10;   // of stages, units and sums
+  constexpr int kSharedBytes = 222 << 10;   // of what follows
   constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
-  const int slabs = kStepBytes * 8 / quant::code_bits(p.w.code) / kSlab;
-  const int k = slabs * kSlab << team_shift;  // of all teams
+  const int own_k = elements_of_step(p);
+  const int k = own_k << team_shift;  // of all teams
   const int team_bytes = block.columns() * block.tile_rows * int{sizeof(float)};
   const int sum_bytes = team_bytes - (team_bytes >> team_shift);
   p.team_shift = team_shift;
   p.across = ceil_div(p.n, block.columns() >> team_shift);
   p.steps = (p.k + k - 1) / k;
-  p.others_k = k - slabs * kSlab;
+  p.others_k = k - own_k;
   p.team_k = static_cast<uint32_t>(k);
   p.chunk_steps = p.steps;  // if one chunk has all
   if (p.w.scale_cols > 1) {
@@ -107,17 +118,23 @@ Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int t
   }
   p.stage_bytes = block.code_bytes() + block.tile_rows * k * int{sizeof(BFloat16)};
   const int all_units = makes_halves ? kMostPlaces * unit_slot_bytes(block.tile_rows) : 0;
+  if (has_row_sums(p.w.code, block.tile_rows)) {
+    p.sums_of_stage = k >> p.sum_shift;
+    p.sum_slot_bytes =
+        aligned_slot(p.sums_of_stage * sums_of_box(block.tile_rows) * int{sizeof(float)});
+  }
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes - all_units;
-  p.num_stages = std::min(kMostStages, bytes / p.stage_bytes);
+  const int all_of_stage = p.stage_bytes + p.sum_slot_bytes;
+  p.num_stages = std::min(kMostStages, bytes / all_of_stage);
   const auto slots = [&] {
     // One more than the stages have, which the warps may still read.
     return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1 : 0;
   };
-  while (p.num_stages * p.stage_bytes + slots() * p.scale_slot_bytes > bytes) {
+  while (p.num_stages * all_of_stage + slots() * p.scale_slot_bytes > bytes) {
     --p.num_stages;
   }
   p.scale_slots = slots();
-  return {blocks, static_cast<size_t>(p.num_stages * p.stage_bytes +
+  return {blocks, static_cast<size_t>(p.num_stages * all_of_stage +
                                       p.scale_slots * p.scale_slot_bytes + all_units + sum_bytes)};
 }
 
@@ -171,15 +188,19 @@ int warps_of_row(int64_t parts, int64_t rows, int64_t sms) {
 std::shared_ptr<void> order_rows(
     const ExpertGemm& gemm, const Block& block, const Kernels& kernels, Args& p, const Stream& on) {
   const int index = on.device().index;
-  const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
-  const int width = (p.k + step - 1) / step * step;
+  const int width = padded_width(p);
   const int64_t num_rows = gemm.out.dim(0);
   const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : num_rows;
   const int64_t row_bytes = width * int64_t{sizeof(BFloat16)};
   const int64_t bytes_of_units = kernels.makes_halves ? ceil_div(num_rows, int64_t{kUnitsOfChunk}) *
                                                             kUnitsOfChunk * int64_t{sizeof(float)}
                                                       : 0;
-  std::shared_ptr<void> x = allocate_on(num_rows * row_bytes + bytes_of_units, on);
+  const int64_t sum_rows = ceil_div(num_rows + 1, int64_t{kUnitsOfChunk}) * kUnitsOfChunk;
+  const int64_t num_sums = width >> p.sum_shift;
+  const int64_t bytes_of_sums = has_row_sums(p.w.code, block.tile_rows)
+                                    ? num_sums * 2 * sum_rows * int64_t{sizeof(float)}
+                                    : 0;
+  std::shared_ptr<void> x = allocate_on(num_rows * row_bytes + bytes_of_units + bytes_of_sums, on);
   OrderArgs order{};
   order.index = p.index;
   order.padded = width;
@@ -216,6 +237,19 @@ std::shared_ptr<void> order_rows(
                          {ceil_div(num_rows, int64_t{kUnitsOfChunk}), kBytes,
                           unit_bytes(block.tile_rows) / kBytes}});
   }
+  if (bytes_of_sums > 0) {
+    assert(kernels.makes_halves);
+    order.sums = order.units + bytes_of_units / int64_t{sizeof(float)};
+    order.sum_rows = sum_rows;
+    order.sum_pieces = (1 << p.sum_shift) / kEight;
+    order.sum_factor =
+        -kWholeInt4Factor * (p.w.zero_point != nullptr ? 1.0f : p.w.default_zero_point);
+    p.sum_rows = static_cast<int>(sum_rows);
+    p.sums =
+        make_tensor_map(order.sums, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_NONE,
+                        {{2 * sum_rows, 1, sums_of_box(block.tile_rows)},
+                         {num_sums, 2 * sum_rows, p.sums_of_stage}});
+  }
   if (gemm.a.codes && gemm.a.scales != RowScales::kNone) {
     order.global = gemm.a.scale.data<float>();
     order.is_global_per_group = gemm.a.scales == RowScales::kPerGroup;
@@ -223,7 +257,8 @@ std::shared_ptr<void> order_rows(
   launch_early("order_rows_kernel", kernels.order, grid, kOrderThreads, 0,
                as_stream(on.native_handle()), order);
   const int64_t tiles = row_bytes / kTileRowBytes;
-  const int tiles_of_stage = step * 2 / kTileRowBytes << p.team_shift;
+  const int tiles_of_stage = elements_of_step(p) * int{sizeof(BFloat16)} / kTileRowBytes
+                             << p.team_shift;
   CUtensorMap* map = p.x;
   for (int rows = fewest_multiplied(block.tile_rows); rows <= block.tile_rows;
        rows += block.rows_step) {
@@ -251,12 +286,15 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   const int scale_bits = bits(p.w.scale_dtype);
   p.has_scale_words = p.w.scale_cols * scale_bits % 32 == 0 &&
                       reinterpret_cast<uintptr_t>(p.w.scale) % sizeof(uint32_t) == 0;
-  if (p.w.scale_cols > 1) {
-    const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
-    p.scaled_k = std::max(std::min(p.w.group_cols, step), kSlab);
+  const Block block = block_of(plan.tile_rows);
+  if (p.w.scale_cols > 1 || has_row_sums(p.w.code, block.tile_rows)) {
+    const int step = elements_of_step(p);
+    const int group = p.w.scale_cols > 1 ? p.w.group_cols : step;
+    p.scaled_k = std::max(std::min(group, step), kSlab);
     for (int k = 0; k < step; k += p.scaled_k) {
       p.ends |= 1u << k / kSlab;
     }
+    p.sum_shift = std::countr_zero(static_cast<unsigned>(p.scaled_k));
   }
   const Tensor& codes = gemm.w->values;
   const int64_t columns = codes.dim(0) * codes.dim(1);
@@ -273,7 +311,6 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   }
   const Kernels kernels = find_kernels(gemm, plan, p);
   assert(kernels.gemm != nullptr);
-  const Block block = block_of(plan.tile_rows);
   const Layout layout = choose_layout(gemm, block, kernels, p);
   const int64_t blocks = blocks_of(gemm, layout.blocks, index);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);

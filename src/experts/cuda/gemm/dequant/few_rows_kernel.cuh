@@ -59,8 +59,18 @@ static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
     ptx::await_kernel_before();
     uint8_t* units = stages + p.num_stages * p.stage_bytes + p.scale_slots * p.scale_slot_bytes;
     auto* sums = reinterpret_cast<float*>(
-        units + (p.row_units != nullptr ? kMostPlaces * unit_slot_bytes(kRows) : 0));
+        units + (p.row_units != nullptr ? kMostPlaces * unit_slot_bytes(kRows) : 0) +
+        p.num_stages * p.sum_slot_bytes);
     Worker<D, kRows>(p, stages, barriers, places, units, sums).run(num_items(p, starts));
+  }
+}
+
+template <typename D, int kRows>
+constexpr GemmKernel kernel_of_tiles() {
+  if constexpr (D::has_tiles(kRows)) {
+    return few_rows_gemm_kernel<D, kRows>;
+  } else {
+    return nullptr;
   }
 }
 
@@ -69,18 +79,12 @@ template <typename D>
 Kernels gemm_kernels_of(const KernelChoice& choice) {
   Kernels kernels{};
   const int rows = choice.tile_rows;
-  if constexpr (D::kHasSmallTiles) {
-    kernels.gemm = rows == 16   ? few_rows_gemm_kernel<D, 16>
-                   : rows == 32 ? few_rows_gemm_kernel<D, 32>
-                   : rows == 48 ? few_rows_gemm_kernel<D, 48>
-                                : few_rows_gemm_kernel<D, 64>;
-  }
-  if constexpr (D::kHasLargeTiles) {
-    if (rows > kSmallFewRowsTile) {
-      kernels.gemm = rows == kMediumFewRowsTile ? few_rows_gemm_kernel<D, kMediumFewRowsTile>
-                                                : few_rows_gemm_kernel<D, kLargeFewRowsTile>;
-    }
-  }
+  kernels.gemm = rows == 16                   ? kernel_of_tiles<D, 16>()
+                 : rows == 32                 ? kernel_of_tiles<D, 32>()
+                 : rows == 48                 ? kernel_of_tiles<D, 48>()
+                 : rows <= kSmallFewRowsTile  ? kernel_of_tiles<D, kSmallFewRowsTile>()
+                 : rows == kMediumFewRowsTile ? kernel_of_tiles<D, kMediumFewRowsTile>()
+                                              : kernel_of_tiles<D, kLargeFewRowsTile>();
   // Why no others: int4, and sums that are scaled, would keep some registers in memory.
   if constexpr (D::kCode == Code::kE2M1 && D::kFolds) {
     kernels.gemm_of_pair = rows <= kMmaRows ? few_rows_gemm_kernel<D, kMmaRows, 2> : nullptr;

@@ -23,8 +23,14 @@ struct OrderArgs {
   int topk;
   int padded;  // the width of rows of `out`, a multiple of the k of a step
   // For kernels that take whole rows:
-  int row_warps;        // that share a row, a power of two
-  float* units;         // [rows of out], by which rows are multiplied that became f16
+  int row_warps;  // that share a row, a power of two
+  float* units;   // [rows of out], see Args::row_units
+  // Those of Args::sums: of so many pieces of eight elements each, a power of two, times
+  // sum_factor.
+  float* sums;
+  int64_t sum_rows;
+  int sum_pieces;
+  float sum_factor;
   const float* global;  // nvfp4's global scale, [1] or [G]; nullptr: each row has its own
   bool is_global_per_group;
 };
@@ -66,7 +72,7 @@ struct Kernels {
   GemmKernel gemm_of_pair;  // with two; nullptr: it would keep registers in memory
   OrderKernel order;
   bool orders_whole_rows = false;
-  bool makes_halves = false;  // rows in bf16 become f16
+  bool makes_halves = false;  // rows are multiplied by norms, in f16
 };
 
 // The kernels for rows in bf16 and in f16 and for codes but int4.  All are nullptr where the codes

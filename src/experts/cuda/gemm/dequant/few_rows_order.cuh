@@ -5,6 +5,8 @@
 // activated and quantized on the way.
 #pragma once
 
+#include <limits>
+
 #include "experts/cuda/activation/activation.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
@@ -122,6 +124,33 @@ struct RowPlaces {
       }
     });
   }
+  // `sums`: of the lane's pieces of the part.  Those of p.sum_pieces lanes are added up.
+  __device__ __forceinline__ void store_sums(int64_t row,
+                                             uint32_t first,
+                                             const float (&sums)[kOrderPieces / kWarp]) const {
+    constexpr int kOwn = kOrderPieces / kWarp;
+    static_assert(kOwn == 4);
+    const auto lane = static_cast<int>(first % kWarp);
+    // Each lane keeps one piece of two, and then one of these, and gives the other to a neighbour.
+    const auto one_of = [&](float even, float odd, int by) {
+      const bool is_odd = (lane & by) != 0;
+      return (is_odd ? odd : even) + __shfl_xor_sync(kAll, is_odd ? even : odd, by);
+    };
+    float sum = one_of(one_of(sums[0], sums[1], 1), one_of(sums[2], sums[3], 1), 2);
+    for (int by = kOwn; by < p.sum_pieces; by *= 2) {
+      sum += __shfl_xor_sync(kAll, sum, by);
+    }
+    sum *= p.sum_factor;
+    const uint32_t piece = first + static_cast<uint32_t>(lane % kOwn * kWarp);
+    if (piece >= static_cast<uint32_t>(p.padded / kEight)) {
+      return;
+    }
+    // The lanes of a sum share its copies.
+    float* out = p.sums + piece / static_cast<uint32_t>(p.sum_pieces) * 2 * p.sum_rows;
+    for (int copy = lane % p.sum_pieces / kOwn; copy < 2; copy += p.sum_pieces / kOwn) {
+      for_each_row(row, [&](int64_t to) { out[copy * (p.sum_rows + 1) + to] = sum; });
+    }
+  }
 };
 
 // A warp takes up to 32 slabs of a row at a time, and stores them to that row of `out`, or, by
@@ -151,18 +180,24 @@ __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
+template <typename OfPair>
+__device__ __forceinline__ uint4 of_pairs(const uint4& eight, const OfPair& of) {
+  return make_uint4(of(eight.x), of(eight.y), of(eight.z), of(eight.w));
+}
+
 // Rows in bf16 become f16, multiplied by their norms (norms.cuh).
 class Halves {
  public:
+  static constexpr bool kHasSums = false;
+
   __device__ __forceinline__ Halves(const OrderArgs&, int64_t /*row*/, float largest)
       : norm_(norm_of(largest, kNormalRow)) {}
 
   __device__ __forceinline__ uint4 of(const uint4& eight) const {
-    const auto pair = [&](uint32_t bits) {
+    return of_pairs(eight, [&](uint32_t bits) {
       const float2 v = widen_pair(BFloat16{}, bits);
       return narrow_pair(Float16{}, v.x * norm_, v.y * norm_);
-    };
-    return make_uint4(pair(eight.x), pair(eight.y), pair(eight.z), pair(eight.w));
+    });
   }
   __device__ __forceinline__ void put_unit(const OrderArgs& p, int64_t row) const {
     p.units[row] = reciprocal_of_norm(norm_);
@@ -172,10 +207,53 @@ class Halves {
   float norm_;
 };
 
+// Rows in bf16 or f16 become what whole_int4_pairs() wants in the same way, and elements are added
+// up.  Those in bf16 are exact down to 2^-27 of the largest, and others are off by at most 2^-35 of
+// it.  Infinite ones become 1 and -1, finite ones beside them 0, and the unit of such a row is
+// infinite: so the product of one by a code less its zero point has the sign that it should.  Two
+// of them may give infinity where f32 sums give NaN.
+template <typename T>
+class SummedHalves {
+ public:
+  static constexpr bool kHasSums = true;
+
+  __device__ __forceinline__ SummedHalves(const OrderArgs&, int64_t /*row*/, float largest)
+      : norm_(norm_of(largest, kNormalRow)), is_infinite_(isinf(largest)) {}
+
+  // Adds the elements to `sum`.
+  __device__ __forceinline__ uint4 of(const uint4& eight, float& sum) const {
+    return is_infinite_
+               ? of(eight, sum,
+                    [](float v) { return isinf(v) ? copysignf(1.0f, v) : v * 0.0f; })  // NaN stays
+               : of(eight, sum, [&](float v) { return v * norm_; });
+  }
+  __device__ __forceinline__ void put_unit(const OrderArgs& p, int64_t row) const {
+    p.units[row] =
+        is_infinite_ ? std::numeric_limits<float>::infinity() : reciprocal_of_norm(norm_);
+  }
+
+ private:
+  template <typename Scaled>
+  __device__ __forceinline__ static uint4 of(const uint4& eight, float& sum, const Scaled& scaled) {
+    return of_pairs(eight, [&](uint32_t bits) {
+      const float2 v = widen_pair(T{}, bits);
+      const float even = scaled(v.x);
+      const float odd = scaled(v.y);
+      sum += even + odd;
+      return narrow_pair(Float16{}, even, odd * kOddInt4Factor);
+    });
+  }
+
+  float norm_;
+  bool is_infinite_;
+};
+
 // Rows become codes times their block scales, in bf16.
 template <typename T, QuantFormat kFormat, quant::Encode kHow>
 class ScaledCodes {
  public:
+  static constexpr bool kHasSums = false;
+
   __device__ __forceinline__ ScaledCodes(const OrderArgs& p, int64_t row, float largest)
       : is_of_row_(p.global == nullptr) {
     if constexpr (kFormat == QuantFormat::kNvfp4) {
@@ -259,12 +337,20 @@ __global__ void __launch_bounds__(kOrderThreads)
     }
     const Made made(p, row, largest);
     const auto store = [&](int i, Part& part) {
+      [[maybe_unused]] float sums[kOrderPieces / kWarp] = {};
 #pragma unroll
-      for (uint4& eight : part) {
-        eight = made.of(eight);
+      for (int j = 0; j < kOrderPieces / kWarp; ++j) {
+        if constexpr (Made::kHasSums) {
+          part[j] = made.of(part[j], sums[j]);
+        } else {
+          part[j] = made.of(part[j]);
+        }
       }
       slabs.order(lane, part);
       places.store(row, first_piece(i), part);
+      if constexpr (Made::kHasSums) {
+        places.store_sums(row, first_piece(i), sums);
+      }
     };
     for_each_part(store, [&](int i) {
       Part part;

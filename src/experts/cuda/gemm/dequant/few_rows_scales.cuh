@@ -123,7 +123,7 @@ class Scales {
     if constexpr (D::kFolds) {
       fetch_folded();
     }
-    if (!D::kFolds && ends_ == 0) {
+    if (!D::kFolds && !D::kIsWholeInt4 && ends_ == 0) {
       take_factors();
       if (D::kHasZeros && has_zeros_ != 0) {
         take_zeros();
@@ -245,7 +245,12 @@ class Scales {
   __device__ __forceinline__ const float (&factors() const)[2] {
     return factor_;
   }
-  // Returns what decode_pairs() takes for a slab of column i.
+  // Says whether columns have zero points of their own.
+  __device__ __forceinline__ bool has_zero_points() const {
+    return has_zeros_ != 0;
+  }
+  // Returns what decode_pairs() takes for a slab of column i; if D::kIsWholeInt4, the zero point in
+  // f32.
   __device__ __forceinline__ uint32_t by(int i, int slab) const {
     return by_[i][slab * kFactors / S::kSlabs];
   }
@@ -349,7 +354,7 @@ class Scales {
     }
   }
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
-    return subtrahend<D::kCode>(T{}, zero_point);
+    return D::kIsWholeInt4 ? __float_as_uint(zero_point) : subtrahend<D::kCode>(T{}, zero_point);
   }
   // Returns by how much k grows to the next scales, where those before `slab` of a step end.
   __device__ __forceinline__ int to_next(int slab) const {

@@ -109,7 +109,7 @@ struct Args : GemmArgs {
   int num_stages;
   int stage_bytes;
   int scale_shift;  // 1 << scale_shift elements of k share a scale
-  uint32_t ends;    // bit s: sums are scaled before slab s of a step, because scales change there
+  uint32_t ends;    // bit s: sums are scaled before slab s of a step, where scales may change
   int scaled_k;     // elements of k that are scaled together
   int others_k;     // elements of k between two steps of a team
   uint32_t team_k;  // the same from the beginning of one step to that of the next
@@ -121,11 +121,54 @@ struct Args : GemmArgs {
   int scale_slots;
   int scale_bytes;       // of a column in a slot
   int scale_slot_bytes;  // of a slot
-  // [M], by which rows that became f16 are multiplied; nullptr: none did.  TMA brings those of a
-  // small tile with the first stage of an item, since loads by threads would wait behind all
-  // stages.  Items of large tiles are long, and leave no room for units.
+  // [M], by which rows are multiplied that were multiplied by norms; nullptr: none were.  TMA
+  // brings those of a small tile with the first stage of an item, since loads by threads would wait
+  // behind all stages.  Items of large tiles are long, and leave no room for units.
   const float* row_units;
+  // In tiles of int4 for the fewest rows elements keep their zero points.  So sums of each block of
+  // 1 << sum_shift elements of k begin with minus the zero point times the sum of the row's
+  // elements in the block. TMA brings the latter, negative and times kWholeInt4Factor, with each
+  // stage.  Where zero points are all the same, they have been multiplied by it, too.
+  CUtensorMap sums;  // f32 [blocks of K, 2, sum_rows], see sum_place()
+  int sum_rows;      // at least M + 1
+  int sum_shift;
+  int sums_of_stage;   // of a row, of all teams
+  int sum_slot_bytes;  // for the sums of a stage
 };
+
+// Says whether elements keep their zero points in tiles of so many rows.
+constexpr bool has_row_sums(Code code, int tile_rows) {
+  constexpr int kMostRows = 48;  // to set more sums takes longer than to subtract zero points
+  return code == Code::kU4 && tile_rows <= kMostRows;
+}
+// Such elements are codes times the first of these, and those in odd places 16 times as much.  Rows
+// make up for that by the second.  Sums are as small until an item ends, so scales below 2^-120
+// lose bits.
+inline constexpr float kWholeInt4Factor = 0x1p-24f;
+inline constexpr float kOddInt4Factor = 0x1p-4f;
+
+// Says where the sums of a tile lie that begins with `row`: in which of two copies of the sums of
+// all rows, of which the second has each a place further.  So pairs of a tile's sums are aligned as
+// loads want them.
+struct SumPlace {
+  int copy;
+  int first;  // of the box, aligned as TMA wants it
+  int skipped;
+};
+__host__ __device__ constexpr SumPlace sum_place(int row) {
+  constexpr int kOfVector = 4;
+  const int copy = row % 2;
+  return {copy, (row + copy) / kOfVector * kOfVector, (row + copy) % kOfVector};
+}
+constexpr int sums_of_box(int tile_rows) {
+  return tile_rows + 4;
+}
+
+// TMA writes to multiples of so many bytes.
+constexpr int aligned_slot(int bytes) {
+  constexpr int kAlignment = 128;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // The units of a small tile of `rows` rows, from the first one before it whose address TMA takes.
 // Each Place has a slot for them.
@@ -134,9 +177,7 @@ constexpr int unit_bytes(int rows) {
   return (rows / kUnitsOfChunk + 1) * kUnitsOfChunk * int{sizeof(float)};
 }
 constexpr int unit_slot_bytes(int rows) {
-  constexpr int kAlignment = 128;  // of what TMA writes
-  return rows > kSmallFewRowsTile ? 0
-                                  : (unit_bytes(rows) + kAlignment - 1) / kAlignment * kAlignment;
+  return rows > kSmallFewRowsTile ? 0 : aligned_slot(unit_bytes(rows));
 }
 
 struct Barriers {

@@ -20,8 +20,8 @@ namespace moebius::cuda::few_rows {
 template <typename D, int kRows>
 class Worker {
  public:
-  // `places` is what Filler fills, and so is `units`, which has slots of unit_slot_bytes().  `sums`
-  // has room for the sums of all teams but the first.
+  // `places` is what Filler fills, and so is `units`, which has slots of unit_slot_bytes(), and
+  // behind them those of sums of rows.  `sums` has room for the sums of all teams but the first.
   __device__ Worker(const Args& args,
                     uint8_t* stages,
                     Barriers& barriers,
@@ -102,6 +102,13 @@ class Worker {
     const Place& place = places_[place_ring_.slot];
     rows_multiplied_ = ptx::uniform(S::multiplied(place.rows));
     scales_.start(place.group, column_of(place, 0));
+    if constexpr (D::kIsWholeInt4) {
+      const int first = team_ * (p_.sums_of_stage >> p_.team_shift) * sums_of_box(kRows);
+      row_sums_ =
+          units_ + static_cast<uint32_t>(kMostPlaces * unit_slot_bytes(kRows) +
+                                         (first + sum_place(place.row).skipped + part_ * 2) *
+                                             int{sizeof(float)});
+    }
     if (kHasUnits && kIsLarge && p_.row_units != nullptr) {
       fetch_units(place);
     }
@@ -147,6 +154,11 @@ class Worker {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         elements[half][j] = pairs[j % 2][2 * half + j / 2];
+        if constexpr (D::kIsWholeInt4) {
+          // Otherwise ptxas makes elements where wgmma has begun, and then runs products one by
+          // one.
+          elements[half][j] = ptx::opaque(elements[half][j]);
+        }
       }
     }
   }
@@ -166,6 +178,37 @@ class Worker {
 #pragma unroll
     for (int j = 0; j < kRows / 2; ++j) {
       sums[j] *= by[j / 2 % 2];
+    }
+  }
+
+  // Takes the scales and zero points that begin with a slab of the stage.  Where these are not in
+  // the elements, it sets sums to those with which they begin, see Args::sums.
+  template <int kEights>
+  __device__ __forceinline__ void take_scales(int slab, float (&sums)[kEights][4]) {
+    scales_.take_factors(slab);
+    if constexpr (D::kIsWholeInt4) {
+      const int block = slab * kSlab >> p_.sum_shift;
+      const uint32_t from =
+          row_sums_ + static_cast<uint32_t>(ring_.slot * p_.sum_slot_bytes +
+                                            block * sums_of_box(kRows) * int{sizeof(float)});
+#pragma unroll
+      for (int e = 0; e < kEights; ++e) {
+        ptx::ld_shared_pair(from + e * kEight * uint32_t{sizeof(float)}, sums[e][0], sums[e][1]);
+        sums[e][2] = sums[e][0];
+        sums[e][3] = sums[e][1];
+      }
+      if (scales_.has_zero_points()) {
+        scales_.take_zeros(slab);
+#pragma unroll
+        for (int e = 0; e < kEights; ++e) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            sums[e][j] *= __uint_as_float(scales_.by(j / 2, slab));
+          }
+        }
+      }
+    } else if constexpr (D::kHasZeros) {
+      scales_.take_zeros(slab);
     }
   }
 
@@ -272,6 +315,25 @@ class Worker {
           if constexpr (kTogether) {
             wait_for_products<0>(first == 0 && step > 0);
           }
+          const bool ends = scales_.ends_before(first);
+          const auto end_sums = [&] {
+            if (ends) {
+              ptx::wgmma_wait<0>();
+              ptx::wgmma_pin(sums);
+              if constexpr (D::kIsWholeInt4) {
+                add_scaled(scales_.factors(), sums, totals);
+                take_scales(first, reinterpret_cast<float(&)[kRows / kEight][4]>(sums));
+              } else if constexpr (kHasTotals) {
+                add_scaled(scales_.factors(), sums, totals);
+                scales_.take_factors(first);
+              } else if (scales_.changes()) {
+                scale(scales_.ratios(), sums);
+              }
+            }
+          };
+          if constexpr (kTogether) {
+            end_sums();  // what it loads comes meanwhile
+          }
           // Warps of a warpgroup may differ in this, so the branch is not around wgmma, which they
           // take together.
           if (kRescales && scales_.has_faint()) {
@@ -288,25 +350,17 @@ class Worker {
 #pragma unroll
             for (int i = 0; i < kUnit; ++i) {
               const int slab = first + i;
-              if (D::kHasZeros && kHasTotals && scales_.ends_before(slab)) {
+              if (D::kHasZeros && kHasTotals && !D::kIsWholeInt4 && scales_.ends_before(slab)) {
                 scales_.take_zeros(slab);
               }
               decode<false>(words_, slab, own[i]);
             }
           }
-          const bool ends = scales_.ends_before(first);
-          if (ends) {
-            ptx::wgmma_wait<0>();
-            ptx::wgmma_pin(sums);
-            if constexpr (kHasTotals) {
-              add_scaled(scales_.factors(), sums, totals);
-              scales_.take_factors(first);
-            } else if (scales_.changes()) {
-              scale(scales_.ratios(), sums);
-            }
+          if constexpr (!kTogether) {
+            end_sums();
           }
           ptx::wgmma_pin(sums);
-          multiply_slabs<kRows>(sums, own, first, rows, kRescales || !ends);
+          multiply_slabs<kRows>(sums, own, first, rows, kRescales || D::kIsWholeInt4 || !ends);
           if (first + kUnit == S::kSlabs) {
             if constexpr (kFolds) {
               scales_.fetch_folded();  // those of the next step
@@ -411,10 +465,7 @@ class Worker {
               sum = 0.0f;
             }
           }
-          scales_.take_factors(slab);
-          if constexpr (D::kHasZeros) {
-            scales_.take_zeros(slab);
-          }
+          take_scales(slab, sums);
         }
         Elements elements;
         decode<kIsSpecial>(words_, slab, elements);
@@ -639,6 +690,7 @@ class Worker {
   Ring place_ring_;
   int rows_multiplied_ = 0;  // for the item that has been started
   uint32_t held_ = 0;        // the barrier of the stage before
+  uint32_t row_sums_ = 0;    // of the lane's rows in the first slot, see Args::sums
   Words words_;              // of the next step
 
   Scales<D> scales_;
