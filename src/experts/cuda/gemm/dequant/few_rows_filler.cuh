@@ -28,7 +28,7 @@ class Filler {
         stages_(ptx::shared_address(stages)),
         scale_slots_(stages_ + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes)),
         unit_slots_(scale_slots_ + static_cast<uint32_t>(p_.scale_slots * p_.scale_slot_bytes)),
-        sum_slots_(unit_slots_ + static_cast<uint32_t>(kMostPlaces * unit_slot_bytes(kRows))),
+        sum_slots_(unit_slots_ + static_cast<uint32_t>(all_unit_bytes(kRows))),
         full_(ptx::shared_address(barriers.full)),
         empty_(ptx::shared_address(barriers.empty)),
         scales_full_(ptx::shared_address(barriers.scales_full)),

@@ -117,7 +117,7 @@ Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int t
     p.scale_slot_bytes = (block.columns() >> team_shift) * p.scale_bytes;
   }
   p.stage_bytes = block.code_bytes() + block.tile_rows * k * int{sizeof(BFloat16)};
-  const int all_units = makes_halves ? kMostPlaces * unit_slot_bytes(block.tile_rows) : 0;
+  const int all_units = makes_halves ? all_unit_bytes(block.tile_rows) : 0;
   if (has_row_sums(p.w.code, block.tile_rows)) {
     p.sums_of_stage = k >> p.sum_shift;
     p.sum_slot_bytes =

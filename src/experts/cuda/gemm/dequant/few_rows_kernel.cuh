@@ -10,6 +10,7 @@
 #include "experts/cuda/gemm/dequant/few_rows_filler.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_launch.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_order.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_store.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
 #include "moebius/dtype.h"
 
@@ -58,9 +59,9 @@ static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
     }
     ptx::await_kernel_before();
     uint8_t* units = stages + p.num_stages * p.stage_bytes + p.scale_slots * p.scale_slot_bytes;
-    auto* sums = reinterpret_cast<float*>(
-        units + (p.row_units != nullptr ? kMostPlaces * unit_slot_bytes(kRows) : 0) +
-        p.num_stages * p.sum_slot_bytes);
+    auto* sums =
+        reinterpret_cast<float*>(units + (p.row_units != nullptr ? all_unit_bytes(kRows) : 0) +
+                                 p.num_stages * p.sum_slot_bytes);
     Worker<D, kRows>(p, stages, barriers, places, units, sums).run(num_items(p, starts));
   }
 }

@@ -127,7 +127,7 @@ struct Args : GemmArgs {
   const float* row_units;
   // In tiles of int4 for the fewest rows elements keep their zero points.  So sums of each block of
   // 1 << sum_shift elements of k begin with minus the zero point times the sum of the row's
-  // elements in the block. TMA brings the latter, negative and times kWholeInt4Factor, with each
+  // elements in the block.  TMA brings the latter, negative and times kWholeInt4Factor, with each
   // stage.  Where zero points are all the same, they have been multiplied by it, too.
   CUtensorMap sums;  // f32 [blocks of K, 2, sum_rows], see sum_place()
   int sum_rows;      // at least M + 1
@@ -213,5 +213,9 @@ struct alignas(16) Place {
 // A block keeps the places of so many items: each stage may begin an item of its own, while the
 // result of the item before them has not been stored.
 inline constexpr int kMostPlaces = kMostStages + 1;
+// Returns the bytes of all slots for units, if there are any; slots for sums of rows follow.
+constexpr int all_unit_bytes(int tile_rows) {
+  return kMostPlaces * unit_slot_bytes(tile_rows);
+}
 
 }  // namespace moebius::cuda::few_rows

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warps that multiply in few_rows_gemm.cu, whose head says what is where and why.
+// The warps that multiply in few_rows_gemm.cu, whose head says what is where and why.  How they
+// store is in few_rows_store.cuh.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
-#include "experts/cuda/gemm/dequant/norms.cuh"
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda::few_rows {
@@ -105,7 +105,7 @@ class Worker {
     if constexpr (D::kIsWholeInt4) {
       const int first = team_ * (p_.sums_of_stage >> p_.team_shift) * sums_of_box(kRows);
       row_sums_ =
-          units_ + static_cast<uint32_t>(kMostPlaces * unit_slot_bytes(kRows) +
+          units_ + static_cast<uint32_t>(all_unit_bytes(kRows) +
                                          (first + sum_place(place.row).skipped + part_ * 2) *
                                              int{sizeof(float)});
     }
@@ -320,12 +320,13 @@ class Worker {
             if (ends) {
               ptx::wgmma_wait<0>();
               ptx::wgmma_pin(sums);
-              if constexpr (D::kIsWholeInt4) {
+              if constexpr (kHasTotals) {
                 add_scaled(scales_.factors(), sums, totals);
-                take_scales(first, reinterpret_cast<float(&)[kRows / kEight][4]>(sums));
-              } else if constexpr (kHasTotals) {
-                add_scaled(scales_.factors(), sums, totals);
-                scales_.take_factors(first);
+                if constexpr (D::kIsWholeInt4) {
+                  take_scales(first, reinterpret_cast<float(&)[kRows / kEight][4]>(sums));
+                } else {
+                  scales_.take_factors(first);
+                }
               } else if (scales_.changes()) {
                 scale(scales_.ratios(), sums);
               }
@@ -492,175 +493,24 @@ class Worker {
     }
   }
 
-  // The functions that follow store.
+  // The functions that follow store: few_rows_store.cuh has them.
 
-  // Adds up the sums of the teams, in their order, in the first team.
-  __device__ __forceinline__ void add_teams(Sums& sums) const {
-    constexpr int kBarrier = 1;
-    constexpr int kGroupThreads = kGroupWarps * kWarp;
-    float* own = team_sums_ + threadIdx.x % kGroupThreads;
-    const auto at = [&](int team, int j) -> float& {
-      return own[(((team - 1) * side_by_side_ + beside_) * (kRows / 2) + j) * kGroupThreads];
-    };
-    ptx::barrier_sync<kBlock.warps() * kWarp>(kBarrier);  // those of the item before have been read
-    if (team_ > 0) {
-#pragma unroll
-      for (int j = 0; j < kRows / 2; ++j) {
-        at(team_, j) = sums[j];
-      }
-    }
-    ptx::barrier_sync<kBlock.warps() * kWarp>(kBarrier);
-    if (team_ == 0) {
-#pragma unroll 1
-      for (int team = 1; team < 1 << p_.team_shift; ++team) {
-#pragma unroll
-        for (int j = 0; j < kRows / 2; ++j) {
-          sums[j] += at(team, j);
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ float column_factor(const Place& place, int n) const {
-    float factor = D::kColumnFactor;
-    if constexpr (D::kIsPair) {
-      factor *= global_factor(p_.w, place.group, n);
-    } else if constexpr (D::kIsFoldedInt4) {
-      factor = reciprocal_of_norm(p_.scale_norms[int64_t{place.group} * p_.n + n]);
-    }
-    return factor;
-  }
-
-  __device__ __forceinline__ float row_factor(const Place& place, int row) const {
-    int64_t at = 0;
-    if (p_.a.scales == RowScales::kPerRow) {
-      const int64_t own = place.row + row;
-      at = (p_.index != nullptr ? p_.index[own] : own) * p_.a.num_blocks;
-    } else if (p_.a.scales == RowScales::kPerGroup) {
-      at = place.group;
-    }
-    return p_.a.divides ? 1.0f / p_.a.scale[at] : p_.a.scale[at];
-  }
-
+  __device__ __forceinline__ void add_teams(Sums& sums) const;
+  __device__ __forceinline__ float column_factor(const Place& place, int n) const;
+  __device__ __forceinline__ float row_factor(const Place& place, int row) const;
   // Lane l loads the units of rows l, l + kWarp and so on of a large tile.
   static constexpr int kUnitsOfLane = kRows / kWarp;
-  __device__ __forceinline__ const float* unit(const Place& place, int i) const {
-    return p_.row_units + place.row + min(i * kWarp + lane_, place.rows - 1);
-  }
-  __device__ __forceinline__ void fetch_units(const Place& place) const {
-#pragma unroll
-    for (int i = 0; i < kUnitsOfLane; ++i) {
-      ptx::prefetch_to_l1(unit(place, i));
-    }
-  }
+  __device__ __forceinline__ const float* unit(const Place& place, int i) const;
+  __device__ __forceinline__ void fetch_units(const Place& place) const;
   // Multiplies by the units of the rows.  That of a small tile's first lies at the address `first`.
   __device__ __forceinline__ void multiply_by_units(const Place& place,
                                                     uint32_t first,
-                                                    Sums& sums) const {
-    float own[kIsLarge ? kUnitsOfLane : 1];
-    if constexpr (kIsLarge) {
-#pragma unroll
-      for (int i = 0; i < kUnitsOfLane; ++i) {
-        own[i] = *unit(place, i);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kRows / 2; j += j % 4 == 0 ? 1 : 3) {
-      float factor = 0.0f;
-      if constexpr (kIsLarge) {
-        const int row = j / 4 * 8;
-        factor = __shfl_sync(kAll, own[row / kWarp], row % kWarp + part_ * 2 + j % 2);
-      } else {
-        factor = __uint_as_float(ptx::ld_shared_word(first + static_cast<uint32_t>(row_of(j)) *
-                                                                 uint32_t{sizeof(float)}));
-      }
-      sums[j] *= factor;
-      sums[j + 2] *= factor;
-    }
-  }
-
+                                                    Sums& sums) const;
   // `units`: see multiply_by_units().
-  __device__ __forceinline__ void finish(const Place& place, uint32_t units, Sums& sums) const {
-    if (p_.team_shift > 0) {
-      add_teams(sums);
-      if (team_ > 0) {
-        return;
-      }
-    }
-    const int columns[2] = {min(column_of(place, 0), p_.n - 1), min(column_of(place, 1), p_.n - 1)};
-    const float factor[2] = {column_factor(place, columns[0]), column_factor(place, columns[1])};
-#pragma unroll
-    for (int j = 0; j < kRows / 2; ++j) {
-      sums[j] *= factor[j / 2 % 2];
-    }
-    if (kHasUnits && p_.row_units != nullptr) {
-      multiply_by_units(place, units, sums);
-    }
-    if (p_.a.scales != RowScales::kNone) {
-#pragma unroll
-      for (int j = 0; j < kRows / 2; ++j) {
-        const int row = row_of(j);
-        if (row < place.rows) {
-          sums[j] *= row_factor(place, row);
-        }
-      }
-    }
-    if (p_.bias != nullptr) {
-      const float* own = p_.bias + int64_t{place.group} * p_.n;
-      const float bias[2] = {own[columns[0]], own[columns[1]]};
-#pragma unroll
-      for (int j = 0; j < kRows / 2; ++j) {
-        sums[j] += bias[j / 2 % 2];
-      }
-    }
-    if (p_.out_dtype == DType::kF32 || p_.n % 2 != 0) {
-      store_elements(place, sums);
-    } else if (p_.out_dtype == DType::kBF16) {
-      store_pairs<BFloat16>(place, sums);
-    } else {
-      store_pairs<Float16>(place, sums);
-    }
-  }
-
-  __device__ __forceinline__ void store_elements(const Place& place, const Sums& sums) const {
-#pragma unroll
-    for (int j = 0; j < kRows / 2; ++j) {
-      const int row = row_of(j);
-      const int n = column_of(place, j / 2 % 2);
-      if (row < place.rows && n < p_.n) {
-        const int64_t at = int64_t{place.row + row} * p_.n + n;
-        if (p_.out_dtype == DType::kF32) {
-          static_cast<float*>(p_.out)[at] = sums[j];
-        } else if (p_.out_dtype == DType::kBF16) {
-          store1(static_cast<BFloat16*>(p_.out) + at, sums[j]);
-        } else {
-          store1(static_cast<Float16*>(p_.out) + at, sums[j]);
-        }
-      }
-    }
-  }
-
-  // Stores two neighbours at a time: of every 8 x 8, a lane has two rows of a column, and gets two
-  // columns of a row.
+  __device__ __forceinline__ void finish(const Place& place, uint32_t units, Sums& sums) const;
+  __device__ __forceinline__ void store_elements(const Place& place, const Sums& sums) const;
   template <typename Out>
-  __device__ __forceinline__ void store_pairs(const Place& place, const Sums& sums) const {
-    const int n = place.column + warp_column_ + part_ * 2;
-    Out* to = static_cast<Out*>(p_.out) + int64_t{place.row + quad_} * p_.n + n;
-#pragma unroll
-    for (int first = 0; first < kRows; first += 8) {
-      if (first < place.rows) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float* own = sums + first / 2 + i * 2;
-          const uint32_t pair = ptx::transpose_8x8(narrow_pair(Out{}, own[0], own[1]));
-          if (first + quad_ < place.rows && n + i * 8 < p_.n) {
-            *reinterpret_cast<uint32_t*>(to + i * 8) = pair;
-          }
-        }
-      }
-      to += 8 * int64_t{p_.n};
-    }
-  }
+  __device__ __forceinline__ void store_pairs(const Place& place, const Sums& sums) const;
 
   const Args& p_;
   const Place* places_;
