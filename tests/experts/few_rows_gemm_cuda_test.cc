@@ -73,6 +73,9 @@ const Sizes kSizes[] = {
     {{220, 300}, 20480, 256},  // more items than SMs
 };
 
+// The rows of two groups, whose mean makes tiles of 16, 32, 48, 64 and, where there are such, 192.
+const std::vector<int> kSizesOfTiles[] = {{9, 0}, {9, 9}, {20, 40}, {40, 50}, {100, 100}};
+
 using FewRowsGemmTest = CodedGemmTest;
 
 TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
@@ -347,9 +350,7 @@ TEST_F(FewRowsGemmTest, RowsHaveElementsOfAnySize) {
   for (const int64_t k : {int64_t{544}, int64_t{17440}}) {  // kernels load long rows twice
     for (const Scheme& scheme : {kSchemes[0], kSchemes[2]}) {
       const WeightOperand w = weight(scheme, 2, kN, k);
-      // The mean of both groups decides how many rows tiles have.
-      for (const std::vector<int>& sizes :
-           std::vector<std::vector<int>>{{9, 0}, {9, 9}, {20, 40}, {40, 50}, {100, 100}}) {
+      for (const std::vector<int>& sizes : kSizesOfTiles) {
         const int rows = sizes[0] + sizes[1];
         SCOPED_TRACE(std::string(scheme.name) + ", K " + std::to_string(k) + ", rows " +
                      std::to_string(rows));
@@ -386,8 +387,7 @@ TEST_F(FewRowsGemmTest, RowsHaveElementsOfAnySize) {
 TEST_F(FewRowsGemmTest, RowsMayHaveOneSign) {
   for (const Scheme& scheme : {kSchemes[0], kSchemes[2]}) {
     const WeightOperand w = weight(scheme, 2, 96, 2048);
-    for (const std::vector<int>& sizes :
-         std::vector<std::vector<int>>{{9, 0}, {9, 9}, {20, 40}, {40, 50}, {100, 100}}) {
+    for (const std::vector<int>& sizes : kSizesOfTiles) {
       for (const DType dtype : kRowTypes) {
         SCOPED_TRACE(std::string(scheme.name) + ", rows " + std::to_string(sizes[0]) + " " +
                      std::string(moebius::name(dtype)));
