@@ -28,7 +28,9 @@ __device__ __forceinline__ float load_float(const void* p, DType dtype, int64_t 
 // The index of the first scale of row n of group g.
 __device__ __forceinline__ int64_t scale_row(const WeightArgs& w, int g, int n) {
   int row = 0;
-  if (w.scale_rows > 1) {
+  if (w.group_rows == 1 && w.scale_rows > 1) {
+    row = n;  // without divisions, whose instructions count where items are short
+  } else if (w.scale_rows > 1) {
     row = n < w.gate_rows
               ? n / w.group_rows
               : (w.gate_rows + w.group_rows - 1) / w.group_rows + (n - w.gate_rows) / w.group_rows;

@@ -111,17 +111,18 @@ class LaneScales {
   __device__ __forceinline__ void load(const Args& args, int lane_k, Words& words) const {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const int k = min(lane_k + half * kHalf, args.k - kLane);
+      const auto k = static_cast<uint32_t>(min(lane_k + half * kHalf, args.k - kLane));
+      const uint32_t word = k >> (D::kIsPair ? kPairShift : args.scale_shift);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        words[half][i] =
-            reinterpret_cast<const Word*>(from_[i])[(k >> args.scale_shift) / kScalesOfWord];
+        words[half][i] = reinterpret_cast<const Word*>(from_[i])[word];
       }
     }
   }
 
  private:
   static constexpr int kScalesOfWord = D::kIsPair ? 2 : 1;
+  static constexpr int kPairShift = 5;  // two scales of 16 neighbours each
 
   __device__ __forceinline__ static const uint8_t* of(const Args& args, const Place& place, int i) {
     return static_cast<const uint8_t*>(args.w.scale) +

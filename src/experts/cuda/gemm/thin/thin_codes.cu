@@ -60,8 +60,8 @@ class Worker {
   __device__ __forceinline__ Worker(const Args& args, Shared& barriers, const uint8_t* shared)
       : p_(args),
         groups_(barriers.groups),
-        ring_(ptx::shared_address(shared) + warp() * kRingBytes),
-        full_(ptx::shared_address(barriers.full[warp()])),
+        ring_(ptx::opaque(ptx::shared_address(shared) + warp() * kRingBytes)),
+        full_(ptx::opaque(ptx::shared_address(barriers.full[warp()]))),
         items_(args.next_item, groups_.first_tile[args.rows.num_groups] * args.across()),
         products_(
             args,
@@ -130,15 +130,16 @@ class Worker {
     place_.tile = find_tile<Products::kRows>(groups_, p_.rows.num_groups, tile);
     place_.column = static_cast<int>(item % across) * (p_.activates ? kEight : kItemColumns);
     next_byte_ = 0;
+    box_column_ = p_.activates ? place_.column : 0;
+    box_group_ = p_.activates ? place_.tile.group
+                              : (place_.tile.group * p_.n + place_.column) / kItemColumns;
     LaneScales<D>::fetch(p_, place_);
   }
   __device__ __forceinline__ void request(int stage) {
     if (ptx::elect_one()) {
       const uint32_t full = full_ + stage * uint32_t{sizeof(uint64_t)};
       ptx::mbarrier_arrive_expect_tx(full, kStageBytes);
-      const int group = place_.tile.group;
-      const int at[5] = {next_byte_, p_.activates ? place_.column : 0, 0,
-                         p_.activates ? group : (group * p_.n + place_.column) / kItemColumns, 0};
+      const int at[5] = {next_byte_, box_column_, 0, box_group_, 0};
       ptx::tensor_load(ring_ + static_cast<uint32_t>(stage * kStageBytes), &p_.codes, at, full,
                        evict_first_);
     }
@@ -212,6 +213,8 @@ class Worker {
   // These tell what is requested next.
   Place place_;
   int next_byte_;
+  int box_column_;  // see map_of()
+  int box_group_;
 };
 
 template <typename D, typename Products>
