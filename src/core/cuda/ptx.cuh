@@ -224,6 +224,17 @@ __device__ __forceinline__ float ld_shared(uint32_t address) {
 __device__ __forceinline__ void ld_shared_pair(uint32_t address, float& first, float& second) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address));
 }
+// Two bytes, or one.
+__device__ __forceinline__ uint32_t ld_shared_half(uint32_t address) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
+  return half;
+}
+__device__ __forceinline__ uint32_t ld_shared_byte(uint32_t address) {
+  uint32_t byte;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(address) : "memory");
+  return byte;
+}
 __device__ __forceinline__ uint32_t ld_shared_word(uint32_t address) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");

@@ -111,7 +111,7 @@ class CudaExperts final : public ExpertsBase {
   }
   static void repack(const WeightOperand& w, const Stream& stream) {
     if (w.is_packed) {
-      pack_codes(w.values, stream);
+      pack_codes(w, stream);
     }
     if (w.scale_norms) {
       put_scale_norms(w, w.scale_norms, stream);

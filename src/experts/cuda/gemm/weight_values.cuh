@@ -5,6 +5,7 @@
 #pragma once
 
 #include "experts/cuda/gemm/dequant/packed_e2m1.cuh"
+#include "experts/cuda/gemm/dequant/packed_e4m3.cuh"
 #include "experts/cuda/gemm/weight_values.h"
 #include "moebius/float_types.h"
 #include "quant/cuda/elements.cuh"
@@ -51,13 +52,18 @@ __device__ __forceinline__ float global_factor(const WeightArgs& w, int g, int n
   return factor;
 }
 
+// What the codes that a weight has are multiplied by, from the byte that it has of nvfp4's scale.
+__device__ __forceinline__ float e4m3_scale(const WeightArgs& w, uint8_t byte) {
+  return w.is_packed ? packed_e4m3::value(byte) : quant::device::decode1(quant::Code::kE4M3, byte);
+}
+
 // A block scale, without nvfp4's factor.
 __device__ __forceinline__ float weight_scale(const WeightArgs& w, int64_t i) {
   switch (w.scale_dtype) {
     case DType::kE8M0:
       return e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]);
     case DType::kF8E4M3:
-      return quant::device::decode1(quant::Code::kE4M3, static_cast<const uint8_t*>(w.scale)[i]);
+      return e4m3_scale(w, static_cast<const uint8_t*>(w.scale)[i]);
     default:
       return load_float(w.scale, w.scale_dtype, i);
   }

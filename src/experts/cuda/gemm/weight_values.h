@@ -17,7 +17,8 @@ struct WeightArgs {
   DType dtype;    // of plain values
   bool is_coded;  // else `code` and all below mean nothing
   quant::Code code;
-  bool is_packed;  // codes lie as packed_e2m1.cuh says
+  // Codes lie as packed_e2m1.cuh says, and scales of nvfp4 as packed_e4m3.cuh does.
+  bool is_packed;
   int64_t row_bytes;
   const void* scale;
   DType scale_dtype;

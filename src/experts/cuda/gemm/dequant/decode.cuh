@@ -113,15 +113,10 @@ __device__ __forceinline__ void decode_packed_e2m1(uint32_t low,
   uint32_t pairs[4];
   packed_e2m1::to_pairs(low, pairs);
 #pragma unroll
-  for (uint32_t& pair : pairs) {
+  for (int i = 0; i < 4; ++i) {
     const __nv_bfloat162 values =
-        __hmul2(as_pair<__nv_bfloat162>(pair), both(BFloat16{}, 0x1p126f));
-    pair = bits_of(__hmul2(values, both(BFloat16{}, scale)));
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    words[i] = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x5410);
-    words[2 + i] = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x7632);
+        __hmul2(as_pair<__nv_bfloat162>(pairs[i]), both(BFloat16{}, 0x1p126f));
+    words[packed_e2m1::first_code(i) / 2] = bits_of(__hmul2(values, both(BFloat16{}, scale)));
   }
 }
 
@@ -186,8 +181,7 @@ __device__ __forceinline__ float scale_of(const DecodeArgs& p, uint8_t byte) {
   if (!p.folds) {
     return 1.0f;
   }
-  return p.w.scale_dtype == DType::kE8M0 ? e8m0_to_float(byte)
-                                         : quant::device::decode1(Code::kE4M3, byte);
+  return p.w.scale_dtype == DType::kE8M0 ? e8m0_to_float(byte) : e4m3_scale(p.w, byte);
 }
 __device__ __forceinline__ float zero_point_of(const DecodeArgs& p, uint8_t byte) {
   return !p.folds && p.w.zero_point != nullptr ? static_cast<float>(byte) - p.w.zero_point_offset

@@ -15,6 +15,7 @@
 #include "core/cuda/mma.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_stages.cuh"
 #include "experts/cuda/gemm/dequant/packed_e2m1.cuh"
+#include "experts/cuda/gemm/dequant/packed_e4m3.cuh"
 #include "moebius/float_types.h"
 #include "quant/row_kernels.h"
 
@@ -35,6 +36,13 @@ __device__ __forceinline__ uint32_t product(Float16, uint32_t a, uint32_t b) {
 template <typename T>
 __device__ __forceinline__ uint32_t both_halves(T, float v) {
   return narrow_pair(T{}, v, v);
+}
+
+// Returns the lower or the higher half of a pair, twice.  Why not by __byte_perm(): products take
+// such a half without an instruction for it.
+__device__ __forceinline__ uint32_t one_half(uint32_t pair, bool is_high) {
+  const auto halves = as_pair<__nv_bfloat162>(pair);
+  return bits_of(is_high ? __high2bfloat162(halves) : __low2bfloat162(halves));
 }
 
 // The bits of 128 in a pair of bf16, and of 1024 and 64 in pairs of f16.  The mantissa has seven
@@ -125,10 +133,8 @@ __device__ __forceinline__ uint32_t e4m3_pair(Float16, uint32_t codes) {
   return bits_of(e4m3_halves(codes));
 }
 
-// Scales that are folded into bf16 are 2^kFoldedExponent times as large.  That is what e2m1 codes
-// lack, less what keeps the largest e4m3 scale, and 2^17, within bf16.
-inline constexpr int kFoldedExponent = 110;
-inline constexpr float kFoldedFactor = 0x1p110f;
+using packed_e4m3::kFoldedExponent;
+using packed_e4m3::kFoldedFactor;
 inline constexpr int kBias = 127;
 inline constexpr uint32_t kExponents = 0x00800080u;  // 1 in both exponents of a pair
 
@@ -164,7 +170,7 @@ enum class Changes : uint8_t { kNever, kBetweenSteps, kWithinSteps };
 // Says which codes and scales become elements of which type, and how.  decode_pairs() makes f16 of
 // int4, since bf16 would take two more shifts for eight codes; rows in bf16 become f16, too.
 // Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  T: BFloat16 or Float16.
-// kPacked: codes of e2m1 lie as packed_e2m1.cuh says, for elements of bf16.
+// kPacked: codes and scales are packed, see WeightArgs, for elements of bf16.
 // kWhole: elements of int4 keep their zero points, see Args::sums.
 // Int4 whose sums are never scaled has no zero points but 8, and a scale for whole steps.
 template <Code kOfCode,
@@ -211,6 +217,25 @@ struct Decoding {
                                          : kCode == Code::kE2M1 ? 0x1p14f
                                                                 : 1.0f;
 };
+
+// Returns the bytes of a column's scales in a chunk, see few_rows_scales.cuh.  Short chunks of
+// pairs would last half as many steps as others, but long ones would cost tiles of 256 rows a
+// stage.
+template <typename D>
+constexpr int chunk_bytes(int tile_rows) {
+  return D::kByChunks && D::kIsPair && tile_rows <= kSmallFewRowsTile ? 2 * kChunkBytes
+                                                                      : kChunkBytes;
+}
+
+// Returns the folded scales of two bytes, if D::kIsPair.  `upper`: see packed_e4m3::folded_pair().
+template <typename D>
+__device__ __forceinline__ uint32_t folded_pair(uint32_t bytes, uint32_t upper) {
+  if constexpr (D::kIsPacked) {
+    return packed_e4m3::folded_pair(bytes, upper);
+  } else {
+    return folded_e4m3(typename D::Element{}, bytes);
+  }
+}
 
 // by: for kHasZeros what subtrahend() gives; where kFolds, the scale.  kIsSpecial: the zero point
 // is 0 and skipped, or the scale is large and not folded.
@@ -267,9 +292,10 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
   }
 }
 
-// Brings eight neighbouring elements of a row into the pairs of decode_pairs().
+// Brings eight neighbouring elements of a row into the pairs of decode_pairs().  `is_packed`: see
+// WeightArgs.
 template <Code kCode>
-__device__ __forceinline__ uint4 in_order_of(const uint4& row) {
+__device__ __forceinline__ uint4 in_order_of(const uint4& row, bool is_packed) {
   constexpr uint32_t kLow = 0x5410;
   constexpr uint32_t kHigh = 0x7632;
   if constexpr (kCode == Code::kI8) {
@@ -278,8 +304,10 @@ __device__ __forceinline__ uint4 in_order_of(const uint4& row) {
   } else if constexpr (kCode == Code::kE4M3) {
     return row;
   } else {
-    return make_uint4(__byte_perm(row.x, row.z, kLow), __byte_perm(row.x, row.z, kHigh),
-                      __byte_perm(row.y, row.w, kLow), __byte_perm(row.y, row.w, kHigh));
+    return is_packed
+               ? make_uint4(row.x, row.z, row.y, row.w)
+               : make_uint4(__byte_perm(row.x, row.z, kLow), __byte_perm(row.x, row.z, kHigh),
+                            __byte_perm(row.y, row.w, kLow), __byte_perm(row.y, row.w, kHigh));
   }
 }
 

@@ -124,7 +124,7 @@ class Filler {
   }
   // Does so where a chunk begins with this step.
   __device__ __forceinline__ void request_scales(int step) {
-    if (p_.scale_slots == 0 || step < next_scales_) {
+    if (!p_.brings_scales || step < next_scales_) {
       return;
     }
     const uint32_t at = scale_ring_.slot * uint32_t{sizeof(uint64_t)};

@@ -86,7 +86,7 @@ int padded_width(const Args& p) {
 }
 
 // Whether TMA can read the scales.
-bool brings_scales(const Args& p) {
+bool can_bring_scales(const Args& p) {
   constexpr int kAlignment = 16;
   const WeightArgs& w = p.w;
   return w.scale_cols > 1 && w.scale_rows == p.n &&
@@ -95,7 +95,7 @@ bool brings_scales(const Args& p) {
 }
 
 // Lays out teams and stages, for so many blocks per SM.
-Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int team_shift) {
+Layout lay_out(Args& p, const Block& block, const Kernels& kernels, int blocks, int team_shift) {
   constexpr int kSharedBytes = 222 << 10;   // of what follows
   constexpr int kHalfTheBytes = 107 << 10;  // of each of two blocks
   const int own_k = elements_of_step(p);
@@ -108,16 +108,17 @@ Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int t
   p.others_k = k - own_k;
   p.team_k = static_cast<uint32_t>(k);
   p.chunk_steps = p.steps;  // if one chunk has all
-  if (p.w.scale_cols > 1) {
+  if (p.w.scale_cols > 1 || kernels.reads_slots) {
     const int scale_size = bits(p.w.scale_dtype) / 8;
-    const int chunk = kChunkBytes / scale_size << p.scale_shift;  // in k
+    const int chunk = kernels.chunk_bytes / scale_size * p.w.group_cols;  // in k
     p.chunk_steps = std::max(1, chunk / k);
     p.chunk_k = p.chunk_steps * k;
-    p.scale_bytes = std::max(kChunkBytes, (k >> p.scale_shift) * scale_size);
+    p.scale_bytes = std::max(kernels.chunk_bytes, k / p.w.group_cols * scale_size);
+    assert(!kernels.reads_slots || p.scale_bytes == kernels.chunk_bytes);
     p.scale_slot_bytes = (block.columns() >> team_shift) * p.scale_bytes;
   }
   p.stage_bytes = block.code_bytes() + block.tile_rows * k * int{sizeof(BFloat16)};
-  const int all_units = makes_halves ? all_unit_bytes(block.tile_rows) : 0;
+  const int all_units = kernels.makes_halves ? all_unit_bytes(block.tile_rows) : 0;
   if (has_row_sums(p.w.code, block.tile_rows)) {
     p.sums_of_stage = k >> p.sum_shift;
     p.sum_slot_bytes =
@@ -126,9 +127,12 @@ Layout lay_out(Args& p, const Block& block, bool makes_halves, int blocks, int t
   const int bytes = (blocks == 1 ? kSharedBytes : kHalfTheBytes) - sum_bytes - all_units;
   const int all_of_stage = p.stage_bytes + p.sum_slot_bytes;
   p.num_stages = std::min(kMostStages, bytes / all_of_stage);
+  p.brings_scales = can_bring_scales(p);
   const auto slots = [&] {
     // One more than the stages have, which the warps may still read.
-    return brings_scales(p) ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1 : 0;
+    return p.brings_scales       ? (p.num_stages + p.chunk_steps - 1) / p.chunk_steps + 1
+           : kernels.reads_slots ? kOwnScaleSlots << team_shift
+                                 : 0;
   };
   while (p.num_stages * all_of_stage + slots() * p.scale_slot_bytes > bytes) {
     --p.num_stages;
@@ -149,21 +153,20 @@ Layout choose_layout(const ExpertGemm& gemm, const Block& block, const Kernels& 
   const int64_t rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
   const int64_t tiles = std::min(rows, groups) * ceil_div(ceil_div(rows, groups), block.tile_rows);
   const int64_t sms = num_sms(gemm.out.device().index);
-  const bool makes_halves = kernels.makes_halves;
-  lay_out(p, block, makes_halves, 1, 0);
+  lay_out(p, block, kernels, 1, 0);
   const bool has_short_items = p.steps <= kShortSteps && tiles * p.across > sms;
   const int blocks = kernels.gemm_of_pair != nullptr && has_short_items ? 2 : 1;
   int best = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int shift = 0; 1 << shift <= block.most_teams; ++shift) {
-    lay_out(p, block, makes_halves, blocks, shift);
+    lay_out(p, block, kernels, blocks, shift);
     const int64_t steps = ceil_div(tiles * p.across, blocks * sms) * p.steps;
     if (p.num_stages >= kFewestStages && steps <= least / 3 * 2) {
       best = shift;
       least = steps;
     }
   }
-  return lay_out(p, block, makes_halves, blocks, best);
+  return lay_out(p, block, kernels, blocks, best);
 }
 
 // Tokens that become so many rows each, on average, are read once, and not once for each row.
@@ -204,6 +207,7 @@ std::shared_ptr<void> order_rows(
   OrderArgs order{};
   order.index = p.index;
   order.padded = width;
+  order.is_packed = p.w.is_packed;
   order.x.rows = p.rows;
   order.x.in = p.a.values;
   order.x.out = x.get();
@@ -318,7 +322,7 @@ void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& o
   p.codes =
       make_tensor_map(codes.raw(), CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_64B,
                       {{p.w.row_bytes, 1, kStepBytes}, {columns, p.w.row_bytes, block_columns}});
-  if (p.scale_slots > 0) {
+  if (p.brings_scales) {
     const int64_t scale_bytes = p.w.scale_cols * int64_t{bits(p.w.scale_dtype) / 8};
     p.scales =
         make_tensor_map(p.w.scale, CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_SWIZZLE_NONE,

@@ -80,6 +80,8 @@ template <typename D>
 Kernels gemm_kernels_of(const KernelChoice& choice) {
   Kernels kernels{};
   const int rows = choice.tile_rows;
+  kernels.chunk_bytes = chunk_bytes<D>(rows);
+  kernels.reads_slots = D::kByChunks;
   kernels.gemm = rows == 16                   ? kernel_of_tiles<D, 16>()
                  : rows == 32                 ? kernel_of_tiles<D, 32>()
                  : rows == 48                 ? kernel_of_tiles<D, 48>()

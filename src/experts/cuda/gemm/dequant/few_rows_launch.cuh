@@ -21,7 +21,8 @@ struct OrderArgs {
   const int32_t* row_of_slot;  // [num_tokens, topk], see RowOperand; nullptr: go by the index
   int num_tokens;
   int topk;
-  int padded;  // the width of rows of `out`, a multiple of the k of a step
+  int padded;      // the width of rows of `out`, a multiple of the k of a step
+  bool is_packed;  // see WeightArgs
   // For kernels that take whole rows:
   int row_warps;  // that share a row, a power of two
   float* units;   // [rows of out], see Args::row_units
@@ -73,6 +74,8 @@ struct Kernels {
   OrderKernel order;
   bool orders_whole_rows = false;
   bool makes_halves = false;  // rows are multiplied by norms, in f16
+  int chunk_bytes = 0;        // of a column's scales, see few_rows_scales.cuh
+  bool reads_slots = false;   // lanes read scales from slots only
 };
 
 // The kernels for rows in bf16 and in f16 and for codes but int4.  All are nullptr where the codes

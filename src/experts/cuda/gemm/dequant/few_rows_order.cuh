@@ -24,8 +24,9 @@ namespace moebius::cuda::few_rows {
 template <Code kCode, bool kByChunks>
 class OrderedSlabs {
  public:
-  // `pieces` has room for kOrderPieces, and is the warp's own.
-  __device__ __forceinline__ explicit OrderedSlabs(uint4* pieces) : pieces_(pieces) {}
+  // `pieces` has room for kOrderPieces, and is the warp's own.  `is_packed`: see WeightArgs.
+  __device__ __forceinline__ OrderedSlabs(uint4* pieces, bool is_packed)
+      : pieces_(pieces), is_packed_(is_packed) {}
 
   // Brings a part into order.
   __device__ __forceinline__ void order(uint32_t lane, uint4 (&part)[kOrderPieces / kWarp]) {
@@ -46,7 +47,7 @@ class OrderedSlabs {
   __device__ __forceinline__ void put(int i, const uint4& eight) {
     const int slab = kByChunks ? i / 16 * 4 + i % 4 : i / kEights;
     const int in_slab = kByChunks ? i % 16 / 4 : i % kEights;
-    pieces_[place(slab, in_slab)] = in_order_of<kCode>(eight);
+    pieces_[place(slab, in_slab)] = in_order_of<kCode>(eight, is_packed_);
   }
   // Returns quarter i % 4 of slab i / 4.
   __device__ __forceinline__ uint4 get(int i) const {
@@ -71,6 +72,7 @@ class OrderedSlabs {
   }
 
   uint4* pieces_;
+  bool is_packed_;
 };
 
 // A warp holds a part of a row in its registers: each lane has one of every kWarp pieces.
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   const RowSpan span = places.span();
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   const auto lane = static_cast<uint32_t>(threadIdx.x) % kWarp;
-  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp]);
+  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp], p.is_packed);
   const uint32_t parts = order_parts(p.padded);
   // Why 32 bits do: 2^32 parts take terabytes.
   const uint32_t num = static_cast<uint32_t>(span.end - span.begin) * parts;
@@ -289,7 +291,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   const int in_row = warp % p.row_warps;
   const auto lane = static_cast<uint32_t>(threadIdx.x) % kWarp;
-  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp]);
+  OrderedSlabs<kCode, kByChunks> slabs(pieces[warp], p.is_packed);
   const auto parts = static_cast<int>(order_parts(p.padded));
   const auto first_piece = [&](int part) {
     return static_cast<uint32_t>(part * kOrderPieces) + lane;

@@ -10,7 +10,7 @@ Kernels packed_kernels(const KernelChoice& choice) {
       choice.scale == DType::kE8M0
           ? gemm_kernels_of<Decoding<Code::kE2M1, uint8_t, BFloat16, kNever, true>>(choice)
           : gemm_kernels_of<Decoding<Code::kE2M1, uint16_t, BFloat16, kNever, true>>(choice);
-  kernels.order = bf16_kernels(choice).order;  // bits of codes do not change the order of k
+  kernels.order = bf16_kernels(choice).order;  // it goes by OrderArgs::is_packed
   return kernels;
 }
 

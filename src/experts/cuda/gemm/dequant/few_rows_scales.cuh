@@ -3,9 +3,10 @@
 //
 // The scales and zero points of a lane's columns in few_rows_gemm.cu.  Scales come by TMA, in slots
 // of a ring of their own, so those of the next item are there when it begins.  The four lanes of a
-// quad have the same columns.  Together they hold 16 bytes of a column's scales at a time, and tell
-// each other what they need of them.  Where TMA cannot read the scales, the quad loads them itself,
-// one chunk ahead.
+// quad have the same columns.  By chunks of codes, each lane reads its scales of a step from their
+// slot.  Otherwise the quad holds 16 bytes of a column's scales at a time, and its lanes tell each
+// other what they need of them.  Where TMA cannot read the scales, the quad loads them itself, one
+// chunk ahead, and by chunks of codes stores them to slots of its own.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ __device__ __forceinline__ float scale_value(uint32_t bits) {
 inline constexpr float kMostRatio = 0x1p64f;
 inline constexpr float kMostReciprocal = 0x1p126f;  // larger numbers have subnormal reciprocals
 
-// D: a Decoding.
-template <typename D>
+// D: a Decoding.  kChunk: its chunk_bytes().
+template <typename D, int kChunk>
 class Scales {
  public:
   struct Lane {
@@ -57,8 +58,10 @@ class Scales {
         empty_(ptx::opaque(ptx::shared_address(barriers.scales_empty))) {
     by_[0][0] = by_[1][0] = zeros(p_.w.default_zero_point);
     // A slot has the scales of all teams, of which those of a team may begin behind the first 16
-    // bytes.
-    const int first = (team_ * S::kK >> p_.scale_shift & -kOfChunk) * kBytes;
+    // bytes.  Teams whose lanes fill slots have slots of their own.
+    const int first = !kReadsSlots    ? (team_ * S::kK >> p_.scale_shift & -kOfChunk) * kBytes
+                      : by_quad_ != 0 ? team_ * kOwnScaleSlots * p_.scale_slot_bytes
+                                      : 0;
     own_ = stages + static_cast<uint32_t>(p_.num_stages * p_.stage_bytes +
                                           lane.column * p_.scale_bytes + first + part_ * 4);
   }
@@ -66,7 +69,7 @@ class Scales {
   // Begins an item whose columns for this lane are `column` and `column` + 8: asks for what comes
   // first.
   __device__ __forceinline__ void start(int group, int column) {
-    if (slots_ == 0 || has_zeros_ != 0) {
+    if (by_quad_ != 0 || has_zeros_ != 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int n = min(column + 8 * i, p_.n - 1);
@@ -80,8 +83,8 @@ class Scales {
       }
     }
     fetch_k_ = zero_k_ = team_ * S::kK;
-    k_ = static_cast<uint32_t>(fetch_k_ + (D::kByChunks ? part_ * kSlab : 0));
-    if (slots_ == 0) {
+    k_ = static_cast<uint32_t>(fetch_k_);
+    if (by_quad_ != 0) {
       fetch_chunk();
     }
     if (D::kHasZeros && has_zeros_ != 0) {
@@ -94,34 +97,47 @@ class Scales {
     factor_[0] = factor_[1] = 0.0f;  // of the sums so far, which are 0
     largest_[0] = largest_[1] = 0.0f;
   }
-  // Call this before the first of every p.chunk_steps steps.
+  // Call this before the first of every p.chunk_steps steps, and end_chunk() after the last.
   __device__ __forceinline__ void next_chunk() {
-    if (slots_ == 0) {
-      words_[0] = next_words_[0];
-      words_[1] = next_words_[1];
+    const uint32_t slot = own_ + static_cast<uint32_t>(ring_.slot * p_.scale_slot_bytes);
+    if (by_quad_ == 0) {
+      // pairs with the copies that Filler::request_scales requests.
+      ptx::mbarrier_sleep_parity(full_ + ring_.slot * uint32_t{sizeof(uint64_t)}, ring_.parity);
+    } else if constexpr (kReadsSlots) {
+      // All lanes have begun the chunk before, so they have read what was here.
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const uint32_t at = slot + static_cast<uint32_t>(i * kChunkBytes);
+        ptx::st_shared_word(at, next_words_[i][0]);
+        ptx::st_shared_word(at + kToSecond, next_words_[i][1]);
+      }
+      __syncwarp();
       fetch_chunk();
     } else {
-      const uint32_t at = ring_.slot * uint32_t{sizeof(uint64_t)};
-      // pairs with the copies that Filler::request_scales requests.
-      ptx::mbarrier_sleep_parity(full_ + at, ring_.parity);
-      const auto bytes = static_cast<uint32_t>(p_.scale_bytes);
-      const uint32_t from = own_ + static_cast<uint32_t>(ring_.slot * p_.scale_slot_bytes);
-      words_[0] = ptx::ld_shared_word(from);
-      words_[1] = ptx::ld_shared_word(from + 8 * bytes);
-      __syncwarp();
-      if (lane_ == 0) {
-        ptx::mbarrier_arrive(empty_ + at);  // pairs with Filler::request_scales
-      }
+      words_[0] = next_words_[0][0];
+      words_[1] = next_words_[0][1];
+      fetch_chunk();
+    }
+    if constexpr (kReadsSlots) {
+      // From the word that the lane loads, if lanes do, to the scales that it needs first.
+      const int to_first = ((team_ * S::kK + part_ * kSlab) >> kSlotShift) - part_ * 4;
+      at_ = slot + static_cast<uint32_t>(to_first);
+    } else if (by_quad_ == 0) {
+      words_[0] = ptx::ld_shared_word(slot);
+      words_[1] = ptx::ld_shared_word(slot + 8 * static_cast<uint32_t>(p_.scale_bytes));
+      release();
       ring_.advance(slots_);
     }
     if constexpr (D::kMayBeLarge) {
       // Bit 7 of a byte is set where half of the code is 72 or more.
       static_assert(kLargestE8m0 == 2 * 72);
-      const auto halves = [&](int i) { return (words_[i] >> 1 & 0x7f7f7f7fu) + 0x38383838u; };
+      const auto halves = [&](uint32_t i) {
+        return (ptx::ld_shared_word(slot + i * kToSecond) >> 1 & 0x7f7f7f7fu) + 0x38383838u;
+      };
       is_large_ = __any_sync(kAll, ((halves(0) | halves(1)) & 0x80808080u) != 0) != 0;
     }
     if constexpr (D::kFolds) {
-      fetch_folded();
+      fetch_folded(true);
     }
     if (!D::kFolds && !D::kIsWholeInt4 && ends_ == 0) {
       take_factors();
@@ -131,16 +147,24 @@ class Scales {
     }
   }
 
+  __device__ __forceinline__ void end_chunk() {
+    if constexpr (kReadsSlots) {
+      if (by_quad_ == 0) {
+        release();
+      }
+      ring_.advance(by_quad_ == 0 ? slots_ : kOwnScaleSlots);
+    }
+  }
+
   // This is for D::kFolds.  It makes the scales of the next step those that by() tells; large ones
   // stay codes.
   __device__ __forceinline__ void take_folded() {
-    if constexpr (D::kIsPair) {
+    if constexpr (kReadsSlots) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t both =
-            folded_e4m3(T{}, __byte_perm(bits_[i], 0, 0x4410u + part_ % 2 * 0x22u));
-        by_[i][0] = __byte_perm(both, 0, 0x1010);
-        by_[i][1] = __byte_perm(both, 0, 0x3232);
+        by_[i][0] = D::kIsPair  ? folded_pair<D>(bits_[i], upper_bits_)
+                    : is_large_ ? bits_[i]
+                                : folded_e8m0(bits_[i]);
       }
     } else if constexpr (D::kIsFoldedInt4) {
 #pragma unroll
@@ -152,22 +176,29 @@ class Scales {
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int j = 0; j < kFactors; ++j) {
-          const uint32_t unit =
-              D::kByChunks ? static_cast<uint32_t>(part_) : (k_ + j * kSlab) >> p_.scale_shift & 3;
+          const uint32_t unit = (k_ + j * kSlab) >> p_.scale_shift & 3;
           const uint32_t code = __byte_perm(bits_[i], 0, 0x4440u | unit);
-          by_[i][j] = !D::kMayBeLarge
-                          ? both_halves(T{}, scale_value<Scale>(code) / D::kColumnFactor)
-                      : is_large_ ? code
-                                  : folded_e8m0(code);
+          by_[i][j] = both_halves(T{}, scale_value<Scale>(code) / D::kColumnFactor);
         }
       }
     }
     k_ += p_.team_k;
   }
-  // Asks the other lanes of the quad for what take_folded() takes next, unless a chunk begins
-  // there.
-  __device__ __forceinline__ void fetch_folded() {
-    own_words(bits_);
+  // Loads what take_folded() takes next, or asks the other lanes of the quad for it.  in_chunk:
+  // that is of the chunk in use; otherwise next_chunk() does it.
+  __device__ __forceinline__ void fetch_folded(bool in_chunk) {
+    if constexpr (kReadsSlots) {
+      if (in_chunk) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; ++i) {
+          const uint32_t from = at_ + i * kToSecond;
+          bits_[i] = D::kIsPair ? ptx::ld_shared_half(from) : ptx::ld_shared_byte(from);
+        }
+        at_ += slot_step_;
+      }
+    } else {
+      own_words(bits_);
+    }
   }
   // Whether large scales may be among those of the step.
   __device__ __forceinline__ bool is_large() const {
@@ -252,7 +283,11 @@ class Scales {
   // Returns what decode_pairs() takes for a slab of column i; if D::kIsWholeInt4, the zero point in
   // f32.
   __device__ __forceinline__ uint32_t by(int i, int slab) const {
-    return by_[i][slab * kFactors / S::kSlabs];
+    if constexpr (D::kIsPair) {
+      return one_half(by_[i][0], slab >= S::kSlabs / 2);
+    } else {
+      return by_[i][slab * kFactors / S::kSlabs];
+    }
   }
 
  private:
@@ -260,13 +295,17 @@ class Scales {
   using T = typename D::Element;
   using S = Step<D::kCode, kMmaRows>;
   // Of a column and step; a lane has one slab of four by chunks, else all slabs.
-  static constexpr int kFactors = !D::kFolds || D::kIsFoldedInt4 ? 1
-                                  : !D::kByChunks                ? S::kSlabs
-                                  : D::kIsPair                   ? 2
-                                                                 : 1;
+  static constexpr int kFactors = !D::kFolds || D::kIsFoldedInt4 || D::kByChunks ? 1 : S::kSlabs;
   static constexpr int kBytes = D::kIsPair ? 1 : sizeof(Scale);  // of a scale
   static constexpr int kOfWord = 4 / kBytes;
-  static constexpr int kOfChunk = kChunkBytes / kBytes;
+  static constexpr int kOfChunk = kChunk / kBytes;
+  static constexpr int kWords = kChunk / kChunkBytes;  // of a column and chunk that a lane loads
+  static constexpr int kOfWords = kOfChunk / kWords;   // scales in the words of all lanes
+  // These are for chunks of codes.
+  static constexpr bool kReadsSlots = D::kByChunks;
+  static constexpr int kSlotShift = D::kIsPair ? 4 : 5;  // of k, to bytes of a slot
+  // From a lane's first column in a slot, which has no more of a column than a chunk.
+  static constexpr uint32_t kToSecond = 8 * kChunk;
 
   // A column whose scale is 0 or faint keeps that of its sums.
   __device__ __forceinline__ void take_unusual(const float (&before)[2],
@@ -285,20 +324,35 @@ class Scales {
       }
     }
   }
+  // Says that the warp has read a slot that TMA filled.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane_ == 0) {
+      // pairs with Filler::request_scales.
+      ptx::mbarrier_arrive(empty_ + ring_.slot * uint32_t{sizeof(uint64_t)});
+    }
+  }
   __device__ __forceinline__ void fetch_chunk() {
     const int first = (fetch_k_ >> p_.scale_shift & -kOfChunk) + part_ * kOfWord;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      fetch_words(first + i * kOfWords, next_words_[i]);
+    }
+    fetch_k_ += p_.chunk_k;
+  }
+  // Loads a word of the scales of both columns, from the place `first` on.
+  __device__ __forceinline__ void fetch_words(int first, uint32_t (&words)[2]) const {
     const auto* from = static_cast<const uint8_t*>(p_.w.scale);
     if (p_.has_scale_words) {
       const auto at = static_cast<uint32_t>(min(first, p_.w.scale_cols - kOfWord));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        next_words_[i] =
-            *reinterpret_cast<const uint32_t*>(from + uint64_t{first_[i] + at} * kBytes);
+        words[i] = *reinterpret_cast<const uint32_t*>(from + uint64_t{first_[i] + at} * kBytes);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        next_words_[i] = 0;
+        words[i] = 0;
 #pragma unroll
         for (int j = 0; j < kOfWord; ++j) {
           const auto at = static_cast<uint32_t>(min(first + j, p_.w.scale_cols - 1));
@@ -306,25 +360,19 @@ class Scales {
           const uint32_t bits = kBytes == 4   ? *reinterpret_cast<const uint32_t*>(one)
                                 : kBytes == 2 ? *reinterpret_cast<const uint16_t*>(one)
                                               : *one;
-          next_words_[i] |= bits << 8 * kBytes * j;
+          words[i] |= bits << 8 * kBytes * j;
         }
       }
     }
-    fetch_k_ += p_.chunk_k;
   }
   // Sets `bits` to the words that have the scales of k_, by what the lane of the quad tells that
   // has loaded them.
   __device__ __forceinline__ void own_words(uint32_t (&bits)[2]) const {
-    const auto word = static_cast<int>((k_ >> scale_shift()) / uint32_t{kOfWord});
+    const auto word = static_cast<int>((k_ >> p_.scale_shift) / uint32_t{kOfWord});
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       bits[i] = __shfl_sync(kAll, words_[i], word, 4);
     }
-  }
-  // By chunks, a lane's scales are of 32 elements, or two of 16, and have the same place in a word
-  // in every step.
-  __device__ __forceinline__ int scale_shift() const {
-    return !D::kByChunks ? p_.scale_shift : D::kIsPair ? 4 : 5;
   }
   // Returns the scale of k_ in the lowest bits of its word.
   __device__ __forceinline__ uint32_t own_bits(uint32_t word) const {
@@ -366,9 +414,13 @@ class Scales {
   int part_;
   int lane_;
   int slots_ = ptx::opaque(p_.scale_slots);
-  uint32_t full_;  // shared addresses
+  int by_quad_ = ptx::opaque(!p_.brings_scales);  // not TMA
+  uint32_t full_;                                 // shared addresses
   uint32_t empty_;
-  uint32_t own_;  // those of the lane's first column in the first slot
+  uint32_t own_;  // of the lane's word of its first column in the first slot
+  uint32_t at_;   // of the lane's scales of its first column in the next step, if kReadsSlots
+  uint32_t upper_bits_ = ptx::uniform(ptx::kept(packed_e4m3::kUpperBits, p_.k));
+  uint32_t slot_step_ = ptx::uniform(ptx::opaque(p_.team_k >> kSlotShift));
   Ring ring_;
   uint32_t ends_ = ptx::opaque(p_.ends);
   int has_zeros_ = ptx::opaque(p_.w.zero_point != nullptr);
@@ -376,13 +428,13 @@ class Scales {
 
   // Where the item has them.
   uint32_t first_[2];  // scales of the columns
-  uint32_t k_;         // of the scales to be taken next
+  uint32_t k_;         // of the scales to be taken next, if not kReadsSlots
   int fetch_k_;        // of the chunk to be fetched next
   int zero_k_;         // of the zero points that have been fetched
 
-  uint32_t words_[2];  // of the chunk in use
-  uint32_t bits_[2];   // its words that have the scales of k_, if D::kFolds
-  uint32_t next_words_[2];
+  uint32_t words_[2];  // of the chunk in use, if not kReadsSlots
+  uint32_t bits_[2];   // the next scales, or the words that have those of k_, if D::kFolds
+  uint32_t next_words_[kWords][2];
   uint32_t next_zero_[2];
   bool is_large_ = false;
   float factor_[2];
@@ -391,8 +443,8 @@ class Scales {
   float largest_[2];  // magnitude of the item's scales so far
   float ratio_[2];
   float faint_[2];
-  uint32_t by_[2][kFactors];
-  float norm_[2];  // of the item's columns, if D::kIsFoldedInt4
+  uint32_t by_[2][kFactors];  // if D::kIsPair, those of both halves of a lane's slab
+  float norm_[2];             // of the item's columns, if D::kIsFoldedInt4
 };
 
 }  // namespace moebius::cuda::few_rows

@@ -27,8 +27,7 @@ inline constexpr int kMostNumbers = 8;  // of rows by which the tiles of a kerne
 
 inline constexpr int kOwn = 16;  // columns of a warp
 inline constexpr int kGroupColumns = kOwn * kGroupWarps;
-inline constexpr int kSlab = 32;        // elements of k, for two products
-inline constexpr int kChunkBytes = 16;  // of scales of a column, see few_rows_scales.cuh
+inline constexpr int kSlab = 32;  // elements of k, for two products
 inline constexpr int kMostStages = 11;
 inline constexpr int kMostScaleSlots = kMostStages + 1;  // if each step has scales of its own
 inline constexpr int kFewestStages = 4;
@@ -96,6 +95,10 @@ constexpr bool is_by_chunks(Code code, bool folds) {
   return code == Code::kE2M1 && folds;
 }
 
+// Scales of a column are loaded by chunks of so many bytes, or twice as many.
+inline constexpr int kChunkBytes = 16;
+inline constexpr int kOwnScaleSlots = 2;  // of a team whose threads fill them in turn
+
 struct Args : GemmArgs {
   CUtensorMap codes;            // [G N, bytes of K], boxes of a team's columns x kStepBytes
   CUtensorMap x[kMostNumbers];  // ordered rows [M, K], in boxes of the rows multiplied
@@ -117,8 +120,10 @@ struct Args : GemmArgs {
   int chunk_steps;       // steps of a team that share a chunk
   int chunk_k;           // elements of k from the first of these steps to the first of the next
   bool has_scale_words;  // scales of a column are whole words of 32 bits
-  // TMA brings the scales of a chunk, of all teams, to a slot.  0: threads load them.
+  // The scales of a chunk, of all teams, are in a slot, to which TMA brings them, or, by chunks of
+  // codes, threads where it cannot.  0: threads keep them.
   int scale_slots;
+  bool brings_scales;
   int scale_bytes;       // of a column in a slot
   int scale_slot_bytes;  // of a slot
   // [M], by which rows are multiplied that were multiplied by norms; nullptr: none were.  TMA

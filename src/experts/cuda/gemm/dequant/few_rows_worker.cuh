@@ -364,7 +364,7 @@ class Worker {
           multiply_slabs<kRows>(sums, own, first, rows, kRescales || D::kIsWholeInt4 || !ends);
           if (first + kUnit == S::kSlabs) {
             if constexpr (kFolds) {
-              scales_.fetch_folded();  // those of the next step
+              scales_.fetch_folded(step + 1 < chunk_end);  // those of the next step
             }
             held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
             ring_.advance(p_.num_stages);
@@ -377,6 +377,7 @@ class Worker {
           }
         }
       }
+      scales_.end_chunk();
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(sums);
@@ -419,6 +420,7 @@ class Worker {
       } else {
         multiply_steps<false>(end - step, has_next, sums, totals);
       }
+      scales_.end_chunk();
       step = end;
     }
 #pragma unroll
@@ -472,7 +474,7 @@ class Worker {
         decode<kIsSpecial>(words_, slab, elements);
         if (slab + 1 == S::kSlabs) {
           if constexpr (kFolds) {
-            scales_.fetch_folded();  // those of the next step
+            scales_.fetch_folded(steps > 1);  // those of the next step
           }
           held_ = empty_ + ring_.slot * uint32_t{sizeof(uint64_t)};
           __syncwarp();
@@ -543,7 +545,7 @@ class Worker {
   uint32_t row_sums_ = 0;    // of the lane's rows in the first slot, see Args::sums
   Words words_;              // of the next step
 
-  Scales<D> scales_;
+  Scales<D, chunk_bytes<D>(kRows)> scales_;
 };
 
 }  // namespace moebius::cuda::few_rows

@@ -38,15 +38,21 @@ class ValueProducts {
       sums_[j] = others_[j] = 0.0f;
     }
   }
-  // Makes the stage that has been loaded the one that is multiplied.
+  // Makes the stage that has been loaded the one that is multiplied, and asks for its elements of
+  // the row, so that they come while its codes are awaited.
   __device__ __forceinline__ void prepare() {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       by_[half][0] = words_[half][0];
       by_[half][1] = words_[half][1];
+      const auto* own = k_ + half * kHalf < p_.k
+                            ? reinterpret_cast<const uint4*>(row_ + half * kHalf)
+                            : kNoElements;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        elements_[half][w] = own[w];
+      }
     }
-    multiplied_ = row_;
-    left_ = p_.k - k_;
     k_ += kStep;
     row_ += kStep;
   }
@@ -81,24 +87,21 @@ class ValueProducts {
     for (int half = 0; half < kHalves; ++half) {
       uint32_t codes[2][4];
       load_codes(from, half, codes);
-      const auto* own = left_ > half * kHalf
-                            ? reinterpret_cast<const uint4*>(multiplied_ + half * kHalf)
-                            : kNoElements;
-      multiply_half<kIsSpecial>(codes, by_[half], own);
+      multiply_half<kIsSpecial>(codes, by_[half], elements_[half]);
     }
   }
 
   template <bool kIsSpecial>
   __device__ __forceinline__ void multiply_half(const uint32_t (&codes)[2][4],
                                                 const uint32_t (&words)[2],
-                                                const uint4* row) {
+                                                const uint4 (&row)[4]) {
     uint32_t by[2][2];  // of either column, for its first and for its second 16 neighbours
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (D::kIsPair) {
-        const uint32_t both = few_rows::folded_e4m3(T{}, words[i]);
-        by[i][0] = __byte_perm(both, 0, 0x1010);
-        by[i][1] = __byte_perm(both, 0, 0x3232);
+        const uint32_t both = few_rows::folded_pair<D>(words[i], upper_bits_);
+        by[i][0] = few_rows::one_half(both, false);
+        by[i][1] = few_rows::one_half(both, true);
       } else {
         by[i][0] = kIsSpecial ? few_rows::unfolded_e8m0(words[i]) : few_rows::folded_e8m0(words[i]);
         by[i][1] = by[i][0];
@@ -106,14 +109,35 @@ class ValueProducts {
     }
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      const uint4 x = few_rows::in_order_of<D::kCode>(row[w]);
       uint32_t pairs[2][4];
-      few_rows::decode_pairs<D, kIsSpecial>(&codes[0][w], by[0][w / 2], pairs[0]);
-      few_rows::decode_pairs<D, kIsSpecial>(&codes[1][w], by[1][w / 2], pairs[1]);
+      decode<kIsSpecial>(&codes[0][w], by[0][w / 2], pairs[0]);
+      decode<kIsSpecial>(&codes[1][w], by[1][w / 2], pairs[1]);
       const uint32_t first[4] = {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]};
       const uint32_t second[4] = {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]};
-      product(T{}, sums_, first, x.x, x.y);
-      product(T{}, others_, second, x.z, x.w);
+      product(T{}, sums_, first, row[w].x, row[w].y);
+      product(T{}, others_, second, row[w].z, row[w].w);
+    }
+  }
+  // Decodes eight codes to pairs of neighbours, in their order.  So rows are multiplied as they lie
+  // in the registers to which they are loaded; to move them took longer.
+  template <bool kIsSpecial>
+  __device__ __forceinline__ static void decode(const uint32_t* word,
+                                                uint32_t by,
+                                                uint32_t (&pairs)[4]) {
+    uint32_t own[4];
+    few_rows::decode_pairs<D, kIsSpecial>(word, by, own);
+    if constexpr (D::kIsPacked) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        pairs[packed_e2m1::first_code(i) / 2] = own[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // own[j] has codes j and j + 4.
+        const int from = i % 2 * 2;
+        pairs[i] = __byte_perm(own[from], own[from + 1], i < 2 ? 0x5410 : 0x7632);
+      }
     }
   }
   __device__ __forceinline__ static void product(
@@ -127,13 +151,13 @@ class ValueProducts {
 
   const Args& p_;
   LaneScales<D> scales_;
+  uint32_t upper_bits_ = ptx::kept(packed_e4m3::kUpperBits, p_.k);
   // Two sums take turns, so that products do not wait for each other.
   float sums_[4];
   float others_[4];
 
   // These belong to the stage that is multiplied.
-  const T* multiplied_;  // the lane's row
-  int left_;             // of the row, from the lane's first k on
+  uint4 elements_[kHalves][4];  // of the lane's row
   typename LaneScales<D>::Words by_;
 
   // These belong to the stage that comes next.
