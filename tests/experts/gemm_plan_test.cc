@@ -265,7 +265,7 @@ TEST(GemmPlan, RowsInBf16MayHaveResultsInF16) {
   GemmDesc desc = coded(weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3));
   desc.out = DType::kF16;
   EXPECT_EQ(of(desc, 1), Multiplier::kThin);
-  EXPECT_EQ(of(desc, kGroups), Multiplier::kFewRows);
+  EXPECT_EQ(of(desc, 2 * kGroups), Multiplier::kFewRows);
   const GemmPlan many = choose_gemm(desc, gpu_of(9), kManyRows);
   EXPECT_EQ(many.multiplier, Multiplier::kSm90);
   EXPECT_TRUE(many.decodes() && !many.decodes_ahead);
@@ -414,12 +414,15 @@ TEST(GemmPlan, FewRowsInBf16AreThin) {
 
 TEST(GemmPlan, FewestRowsByCodesAreThin) {
   const WeightFacts int4 = weights_in(QuantFormat::kInt4, 128);
-  for (const WeightFacts& weights :
-       {int4, weights_in(QuantFormat::kInt4), weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0),
-        weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3)}) {
+  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
+  const WeightFacts nvfp4 = weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3);
+  for (const auto& [weights, most_rows] : {std::pair(int4, kGroups * 7 / 8),
+                                           {weights_in(QuantFormat::kInt4), kGroups * 7 / 8},
+                                           {mxfp4, 2 * kGroups},
+                                           {nvfp4, kGroups * 5 / 4}}) {
     GemmDesc desc = coded(weights);
-    EXPECT_EQ(of(desc, kGroups * 3 / 4), Multiplier::kThin);
-    EXPECT_EQ(of(desc, kGroups * 3 / 4 + 1), Multiplier::kFewRows);
+    EXPECT_EQ(of(desc, most_rows), Multiplier::kThin);
+    EXPECT_EQ(of(desc, most_rows + 1), Multiplier::kFewRows);
     EXPECT_EQ(of(desc, 1, 8), Multiplier::kMma) << "another architecture";
     EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).takes_index());
     desc.activation = ActivationSpec{};
@@ -441,22 +444,28 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
     desc.weights.k = kThinCodeMostDepth + 256;
     EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "a warp would take too long";
     desc = coded(weights);
-    desc.weights.n = 10 * kN;  // 15 MiB of a group
-    EXPECT_EQ(of(desc, 4), Multiplier::kThin);
-    EXPECT_EQ(of(desc, 6), Multiplier::kFewRows) << "more than 64 MiB";
+    // Eleven rows are of 8.2 groups on average, and twelve of 8.7, whose 15 MiB each are more than
+    // 128 MiB.  Four are of 3.6 groups, and five of 4.3: here the experts' other GEMM makes items
+    // of int4 long, for which half as many bytes are the most.
+    desc.weights.n = 10 * kN;
+    const bool is_long = weights.format == QuantFormat::kInt4;
+    EXPECT_EQ(of(desc, is_long ? 4 : 11), Multiplier::kThin);
+    EXPECT_EQ(of(desc, is_long ? 5 : 12), Multiplier::kFewRows);
     desc.activation = ActivationSpec{};
-    EXPECT_EQ(of(desc, 6), Multiplier::kThin) << "at most 128 MiB";
+    EXPECT_EQ(of(desc, is_long ? 11 : 12), Multiplier::kThin) << "at most twice as many bytes";
   }
-  // Twelve rows are of 8.7 groups, whose 8 MiB each are more than 64 MiB, which int4 may exceed.
+  // Twelve rows are of 8.7 groups, whose 16 or 17 MiB each are more than 128 MiB.
   const auto of_size = [](WeightFacts weights, int64_t k) {
     weights.k = k;
-    weights.n = weights.gate_rows = kThinInt4Depth;
-    return coded(weights);
+    weights.n = 2 * kThinInt4Depth;
+    weights.gate_rows = kThinInt4Depth;
+    GemmDesc desc = coded(weights);
+    desc.activation = ActivationSpec{};
+    return desc;
   };
-  const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   EXPECT_EQ(of(of_size(int4, kThinInt4Depth), 12), Multiplier::kThin);
-  EXPECT_EQ(of(of_size(mxfp4, kThinInt4Depth), 12), Multiplier::kFewRows);
   EXPECT_EQ(of(of_size(int4, kThinInt4Depth + 256), 12), Multiplier::kFewRows) << "long items";
+  EXPECT_EQ(of(of_size(mxfp4, kThinInt4Depth + 256), 12), Multiplier::kThin);
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8)), 1), Multiplier::kFewRows) << "8 bits";
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt4, 32)), 1), Multiplier::kFewRows);
   GemmDesc desc = coded(int4);
@@ -465,6 +474,10 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
   desc = coded(weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0));
   desc.rows.dtype = desc.out = DType::kF16;
   EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "sums of 32 elements are scaled";
+  desc = coded(nvfp4);
+  desc.rows.dtype = desc.out = DType::kF16;
+  EXPECT_EQ(of(desc, kGroups * 3 / 4), Multiplier::kThin);
+  EXPECT_EQ(of(desc, kGroups * 3 / 4 + 1), Multiplier::kFewRows) << "codes are not packed";
   desc = coded(int4);
   desc.weights.num_groups = 1;
   EXPECT_EQ(of(desc, 1), Multiplier::kThin) << "shared experts";

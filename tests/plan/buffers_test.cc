@@ -122,7 +122,7 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("fp8_w8a8"));
   EXPECT_LT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded) << "none are decoded";
   // Few rows are multiplied by codes, and the result of GEMM1 is stored.
-  const int64_t stored = workspaces("mxfp4_w4a16", 16) - workspaces("none", 16);
+  const int64_t stored = workspaces("mxfp4_w4a16", 64) - workspaces("none", 64);
   EXPECT_GT(stored, 0);
   EXPECT_LT(stored, decoded / 10);
 }

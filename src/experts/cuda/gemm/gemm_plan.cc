@@ -229,12 +229,30 @@ bool thin_activates(const GemmDesc& desc) {
                      : desc.out == DType::kBF16);
 }
 
+// Whether the rows are of a type for which codes of e2m1 are not packed.
+bool meets_unpacked_e2m1(const GemmDesc& desc) {
+  return desc.rows.dtype == DType::kF16 &&
+         quant::code_of(*desc.weights.format) == quant::Code::kE2M1;
+}
+
+// Returns up to how many eighths of a row per group kThin is as fast as kFewRows.
+int64_t most_thin_eighths(const GemmDesc& desc) {
+  const QuantFormat format = *desc.weights.format;
+  return meets_unpacked_e2m1(desc)       ? 6
+         : format == QuantFormat::kMxfp4 ? 16
+         : format == QuantFormat::kNvfp4 ? 10
+                                         : 7;
+}
+
 bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   const WeightFacts& w = desc.weights;
   if (!w.format) {
     return expected_rows < kThinMeanRows * w.num_groups;
   }
-  const bool has_few_rows = expected_rows == 1 || expected_rows <= 3 * w.num_groups / 4;
+  // One group has shared experts, which go by what is beside them for more than one row.
+  const bool has_few_rows =
+      expected_rows == 1 ||
+      (w.num_groups > 1 && expected_rows <= most_thin_eighths(desc) * w.num_groups / 8);
   const int64_t other_k = w.gate_rows < w.n ? w.n / 2 : w.n;  // of the experts' other GEMM
   const int64_t depth = w.num_groups > 1 ? std::max(w.k, other_k) : w.k;
   if (expected_rows > desc.most_thin_code_rows || !has_few_rows || depth > kThinCodeMostDepth) {
@@ -243,13 +261,12 @@ bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   // If each row's group is drawn at random, about 2 G rows / (2 G + rows) of G groups have rows.
   const int64_t twice = 2 * w.num_groups;
   const int64_t group_bytes = w.n * w.k * quant::code_bits(quant::code_of(*w.format)) / 8;
-  const bool takes_more = w.format == QuantFormat::kInt4 && depth <= kThinInt4Depth;
-  const auto most =
-      static_cast<double>(thin_activates(desc) ? kThinCodeBytes : kThinUnactivatedBytes) *
-      (takes_more ? kThinInt4Factor : 1.0);
+  const bool is_long = w.format == QuantFormat::kInt4 && depth > kThinInt4Depth;
+  const int64_t most = kThinCodeBytes >>
+                       (int{is_long} + int{!thin_activates(desc)} + int{meets_unpacked_e2m1(desc)});
   const auto groups =
       static_cast<double>(twice * expected_rows) / static_cast<double>(twice + expected_rows);
-  return groups * static_cast<double>(group_bytes) <= most;
+  return groups * static_cast<double>(group_bytes) <= static_cast<double>(most);
 }
 
 bool may_be_thin(const GemmDesc& desc, int64_t expected_rows) {

@@ -17,9 +17,9 @@ namespace moebius::cuda::packed_e2m1 {
 inline constexpr uint32_t kPairBits = 0x81c081c0u;  // sign, and three bits of magnitude
 inline constexpr uint32_t kLastPair = 0x001b001bu;  // of the rotated word
 
-// Returns the first of the two codes of a pair.  Why not 2 * i: a product of the tensor cores takes
-// the first or the last two pairs, and by codes as they come it has 0, 1, 4 and 5, or the others.
-// So sums have the same bits.
+// Returns the first of the two codes of a pair.  Why not 2 * i: a product of few_rows_gemm.cu takes
+// the first or the last two pairs, and by codes as they come these are 0, 1, 4 and 5, or the
+// others.  So sums have the same bits.
 __host__ __device__ constexpr int first_code(int i) {
   return i % 2 * 4 + i / 2 * 2;
 }
