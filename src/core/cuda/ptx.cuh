@@ -224,7 +224,7 @@ __device__ __forceinline__ float ld_shared(uint32_t address) {
 __device__ __forceinline__ void ld_shared_pair(uint32_t address, float& first, float& second) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address));
 }
-// Two bytes, or one.
+// These load two bytes, and one.
 __device__ __forceinline__ uint32_t ld_shared_half(uint32_t address) {
   uint16_t half;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");

@@ -43,10 +43,17 @@ bool thin_activates(const GemmDesc& desc) {
                      : desc.out == DType::kBF16);
 }
 
-// Whether the rows are of a type for which codes of e2m1 are not packed.
+bool is_e2m1(const WeightFacts& w) {
+  return w.format && quant::code_of(*w.format) == quant::Code::kE2M1;
+}
+
+// Whether codes of e2m1 may be packed for these rows (packed_e2m1.cuh).
+bool takes_packed_codes(const RowFacts& rows) {
+  return rows.dtype == DType::kBF16;
+}
+
 bool meets_unpacked_e2m1(const GemmDesc& desc) {
-  return desc.rows.dtype == DType::kF16 &&
-         quant::code_of(*desc.weights.format) == quant::Code::kE2M1;
+  return is_e2m1(desc.weights) && !takes_packed_codes(desc.rows);
 }
 
 // Returns up to how many eighths of a row per group kThin is as fast as kFewRows.
@@ -139,9 +146,8 @@ bool pays_to_fetch(const WeightFacts& w, int64_t expected_rows) {
 }  // namespace
 
 bool packs_codes(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
-  const WeightFacts& w = desc.weights;
-  return w.format && quant::code_of(*w.format) == quant::Code::kE2M1 &&
-         desc.rows.dtype == DType::kBF16 && refusal_of_few_rows(desc, gpu) == nullptr;
+  return is_e2m1(desc.weights) && takes_packed_codes(desc.rows) &&
+         refusal_of_few_rows(desc, gpu) == nullptr;
 }
 
 bool needs_scale_norms(const GemmDesc& desc, const CudaDeviceInfo& gpu) {

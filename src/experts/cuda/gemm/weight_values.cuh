@@ -52,7 +52,8 @@ __device__ __forceinline__ float global_factor(const WeightArgs& w, int g, int n
   return factor;
 }
 
-// What the codes that a weight has are multiplied by, from the byte that it has of nvfp4's scale.
+// Returns what the codes of a weight in nvfp4 are multiplied by, from the byte that it keeps for
+// their scale.
 __device__ __forceinline__ float e4m3_scale(const WeightArgs& w, uint8_t byte) {
   return w.is_packed ? packed_e4m3::value(byte) : quant::device::decode1(quant::Code::kE4M3, byte);
 }

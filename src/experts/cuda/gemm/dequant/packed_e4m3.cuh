@@ -29,7 +29,7 @@ __device__ __forceinline__ uint32_t folded_pair(uint32_t bytes, uint32_t upper =
   return ptx::and_or(__byte_perm(bytes, 0, 0x1100), kOwnBits, upper);
 }
 
-// The magnitude of the scale, or 2^-13 where it was 0.
+// Returns the magnitude of the scale, or 2^-13 where it was 0.
 __device__ __forceinline__ float value(uint8_t packed) {
   return __uint_as_float(folded_pair(packed) << 16) * (1.0f / kFoldedFactor);
 }

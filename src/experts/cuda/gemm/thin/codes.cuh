@@ -112,7 +112,7 @@ class LaneScales {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const auto k = static_cast<uint32_t>(min(lane_k + half * kHalf, args.k - kLane));
-      const uint32_t word = k >> (D::kIsPair ? kPairShift : args.scale_shift);
+      const uint32_t word = D::kIsPair ? k / kLane : k >> args.scale_shift;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         words[half][i] = reinterpret_cast<const Word*>(from_[i])[word];
@@ -122,7 +122,6 @@ class LaneScales {
 
  private:
   static constexpr int kScalesOfWord = D::kIsPair ? 2 : 1;
-  static constexpr int kPairShift = 5;  // two scales of 16 neighbours each
 
   __device__ __forceinline__ static const uint8_t* of(const Args& args, const Place& place, int i) {
     return static_cast<const uint8_t*>(args.w.scale) +
