@@ -26,15 +26,18 @@ namespace {
 
 // Two ranks in different calls blame each other.  The one that differs from this rank is wrong.
 // When this rank is in another epoch it cannot tell which one that is.
-void judge_mismatch(const Call& call, Failure& failure) {
-  const bool can_tell = failure.epoch == call.epoch;
-  if (can_tell && failure.guilty_op.view() == call.op) {
-    failure = make_mismatch(failure.author, call, failure.author, failure.op.view());
-  } else if (!can_tell || failure.op.view() != call.op) {
-    failure.reason = Failure::Reason::format(
-        "rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", failure.guilty,
-        failure.guilty_op.view(), failure.author, failure.op.view(), failure.epoch);
+Failure judge_mismatch(const Call& call, const Failure& told) {
+  const bool can_tell = told.epoch == call.epoch;
+  if (can_tell && told.guilty_op.view() == call.op) {
+    return make_mismatch(told.author, call, told.author, told.op.view());
   }
+  Failure failure = told;
+  if (!can_tell || told.op.view() != call.op) {
+    failure.reason = Failure::Reason::format(
+        "rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", told.guilty,
+        told.guilty_op.view(), told.author, told.op.view(), told.epoch);
+  }
+  return failure;
 }
 
 }  // namespace
@@ -297,14 +300,12 @@ void PeerGroup::throw_if_failed(const Call& call) {
   }
   hear_failures();
   for (; num_seen_ < failures_.size(); ++num_seen_) {
-    Failure failure = failures_[num_seen_];
+    const Failure& failure = failures_[num_seen_];
     if (is_dead(failure.author) || (failure.guilty >= 0 && is_dead(failure.guilty))) {
       continue;
     }
-    if (!failure.guilty_op.empty()) {
-      judge_mismatch(call, failure);
-    }
-    broken_ = make_error(call, failure);
+    broken_ = make_error(call, failure.guilty_op.empty() ? failure : judge_mismatch(call, failure));
+    // As it was told, since whoever hears it from here judges it for a call of its own.
     cause_ = failure;
     throw CommError(*broken_);
   }
