@@ -34,7 +34,7 @@ CallHeader describe_blocks(const Call& call, std::span<const Block> blocks) {
   Hash op_hash;
   op_hash.add(call.op.data(), call.op.size());
   header.op_hash = op_hash.value();
-  call.op.copy(header.op.data(), header.op.size() - 1);
+  header.op = call.op;
   header.num_blocks = static_cast<int64_t>(blocks.size());
   Hash sizes_hash;
   for (const Block& block : blocks) {
@@ -51,13 +51,13 @@ template CallHeader describe_blocks(const Call& call, std::span<const RecvBlock>
 std::optional<Failure> find_mismatch(
     int rank, const Call& call, int peer, const CallHeader& header, const CallHeader& expected) {
   if (header.op_hash != expected.op_hash) {
-    return make_mismatch(rank, call, peer, header.op.data());
+    return make_mismatch(rank, call, peer, header.op.view());
   }
   using Reason = Failure::Reason;
   if (header.epoch != call.epoch) {
     return make_failure(rank, call, peer,
                         Reason::format("rank {} is at epoch {} ({}), expected {}", peer,
-                                       header.epoch, header.op.data(), call.epoch));
+                                       header.epoch, header.op.view(), call.epoch));
   }
   if (header.num_blocks != expected.num_blocks || header.bytes != expected.bytes) {
     return make_failure(

@@ -4,7 +4,6 @@
 // CallHeader: what ranks that are processes tell each other about an exchange before its bytes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,8 +18,8 @@ struct CallHeader {
   uint64_t op_hash = 0;
   int64_t num_blocks = 0;
   int64_t bytes = 0;
-  uint64_t sizes_hash = 0;    // a hash of the blocks' sizes, in order
-  std::array<char, 48> op{};  // ends with 0; a longer name is cut
+  uint64_t sizes_hash = 0;  // a hash of the blocks' sizes, in order
+  OpName op;
 };
 
 // The header for the blocks that go to, or come from, one peer.

@@ -37,6 +37,9 @@ class FixedText {
   std::array<char, kSize> chars_{};  // ends with 0
 };
 
+// The name of an operation, as ranks tell it.
+using OpName = FixedText<48>;
+
 // One collective call of this rank, or a one-sided wait between two of them.
 struct Call {
   std::string_view op;
@@ -50,8 +53,8 @@ struct Failure {
   int32_t guilty = -1;      // the rank that it blames; -1: nobody can be named
   bool is_silence = false;  // the guilty rank has left, has died, or has not come in time
   int64_t epoch = 0;        // of the author's call
-  FixedText<64> op;         // of the author's call
-  FixedText<64> guilty_op;  // where both were in different calls of this epoch: the other's op
+  OpName op;                // of the author's call
+  OpName guilty_op;         // where both were in different calls of this epoch: the other's op
   Reason reason;            // "rank 2 has left"; it names the guilty rank
 };
 

@@ -27,12 +27,13 @@ namespace {
 // Two ranks in different calls blame each other.  The one that differs from this rank is wrong.
 // When this rank is in another epoch it cannot tell which one that is.
 Failure judge_mismatch(const Call& call, const Failure& told) {
+  const OpName own(call.op);  // cut as theirs are
   const bool can_tell = told.epoch == call.epoch;
-  if (can_tell && told.guilty_op.view() == call.op) {
+  if (can_tell && told.guilty_op.view() == own.view()) {
     return make_mismatch(told.author, call, told.author, told.op.view());
   }
   Failure failure = told;
-  if (!can_tell || told.op.view() != call.op) {
+  if (!can_tell || told.op.view() != own.view()) {
     failure.reason = Failure::Reason::format(
         "rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", told.guilty,
         told.guilty_op.view(), told.author, told.op.view(), told.epoch);

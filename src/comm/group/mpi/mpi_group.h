@@ -21,9 +21,9 @@ namespace moebius::comm {
 // What a rank says of itself when it has waited for long, and once more when that is over.
 struct Waiting {
   int64_t epoch = 0;
-  FixedText<64> op;        // of the call at `epoch`
+  OpName op;               // of the call at `epoch`
   int32_t waits_for = -1;  // -1: it waits no more
-  FixedText<64> waits_in;
+  OpName waits_in;
 };
 
 // What a rank tells all others beside the collective calls.
