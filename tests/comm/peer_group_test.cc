@@ -47,5 +47,60 @@ TEST(PeerGroup, NamesOfOperationsMayBeLongerThanWhatIsTold) {
   testing::expect_mentions(error, {"rank 2 is in \"combine of", "expected \"dispatch of"});
 }
 
+// Rank 0 waits for rank 1, which waits for rank 2 and gives up when rank 0 is about to.
+TEST(PeerGroup, WhoHasJustGivenUpIsNotBlamed) {
+  LoneGroup group(0, 3, std::chrono::milliseconds(50));
+  bool has_given_up = false;
+  group.sight_of = [&](int peer) {
+    has_given_up = true;  // before it is seen
+    return PeerSight{7, peer == 1 ? "combine" : "layout", -1, "", false};
+  };
+  group.on_hear = [&] {
+    if (has_given_up) {
+      Failure failure = make_failure(1, {"combine", 7}, 2, std::string_view("rank 2 did not come"));
+      failure.is_silence = true;
+      group.hear(failure);
+    }
+  };
+  try {
+    group.wait_until(
+        "receive", 1, [] { return false; }, [] { return std::string("a flag"); });
+    ADD_FAILURE() << "the wait ended";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.peer(), 2);
+    EXPECT_STREQ(
+        error.what(),
+        "rank 0: receive, epoch 0: rank 2 did not come (found by rank 1 in combine, epoch 7)");
+  }
+  EXPECT_TRUE(group.told.empty());
+}
+
+TEST(PeerGroup, WhoComesWithTheDeadlineHasCome) {
+  LoneGroup group(0, 2, std::chrono::milliseconds(50));
+  bool has_come = false;
+  group.sight_of = [&](int) {
+    has_come = true;
+    return PeerSight{};
+  };
+  group.wait_until(
+      "receive", 1, [&] { return has_come; }, [] { return std::string("a flag"); });
+  EXPECT_TRUE(group.told.empty());
+}
+
+// Rank 1 fails after a call that this rank has not looked at since.
+TEST(PeerGroup, ACallThatTheFailedRankHasEndedEndsHere) {
+  LoneGroup group(0, 2);
+  bool has_come = false;
+  group.on_hear = [&] {
+    if (!has_come) {
+      has_come = true;
+      group.hear(make_failure(1, {"first", 1}, 1, std::string_view("rank 1 failed")));
+    }
+  };
+  group.wait_until(
+      "first", 1, [&] { return has_come; }, [] { return std::string("a flag"); });
+  EXPECT_EQ(error_in(group, "second"), "rank 0: second, epoch 1: rank 1 failed");
+}
+
 }  // namespace
 }  // namespace moebius::comm

@@ -151,7 +151,15 @@ bool PeerGroup::check(const Wait& wait) {
   if (wait.done()) {
     return true;
   }
-  throw_if_failed(wait.call);
+  if (hears_of_failure()) {
+    // A call that ended on a rank that failed afterwards is to end here, too, and what it needs may
+    // have arrived since.
+    progress();
+    if (wait.done()) {
+      return true;
+    }
+    throw_heard(wait.call);
+  }
   for (int peer = 0; peer < size(); ++peer) {
     if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
       // What the peer did and told before it left may have arrived since the first look.
@@ -196,7 +204,7 @@ void PeerGroup::wait_for(const Wait& wait) {
   InterruptWatch interrupt;
   while (!check(wait)) {
     if (deadline.expired()) {
-      fail_late(wait);
+      return fail_late(wait);
     }
     if (interrupt.wants_end()) {
       fail(wait.call, rank(), Failure::Reason::format("rank {} was interrupted", rank()));
@@ -258,6 +266,11 @@ void PeerGroup::fail_late(const Wait& wait) {
     }
     guilty = guilty < 0 ? last : guilty;
   }
+  // A rank whose own deadline expired meanwhile may have been seen to wait for nobody any more; it
+  // told why before.
+  if (check(wait)) {
+    return;
+  }
   fail_silence(wait.call, guilty,
                std::string_view(reason.empty() ? "timed out, and nobody is missing" : reason));
 }
@@ -294,12 +307,24 @@ CommError PeerGroup::make_error(const Call& call, const Failure& failure) const 
   return CommError(message, rank(), failure.guilty, failure.is_silence);
 }
 
+bool PeerGroup::hears_of_failure() {
+  tell_untold();
+  if (!broken_) {
+    hear_failures();
+  }
+  return broken_ || num_seen_ < failures_.size();
+}
+
 void PeerGroup::throw_if_failed(const Call& call) {
+  if (hears_of_failure()) {
+    throw_heard(call);
+  }
+}
+
+void PeerGroup::throw_heard(const Call& call) {
   if (broken_) {
-    tell_untold();
     throw CommError(*broken_);
   }
-  hear_failures();
   for (; num_seen_ < failures_.size(); ++num_seen_) {
     const Failure& failure = failures_[num_seen_];
     if (is_dead(failure.author) || (failure.guilty >= 0 && is_dead(failure.guilty))) {

@@ -125,9 +125,14 @@ class PeerGroup : public Group {
  private:
   friend class PeerExchange;  // enters itself in started_
 
+  // Tells what is untold, and hears what others have told.  True if the group cannot go on, unless
+  // all of that is of ranks that are given up; then throw_heard() throws why.
+  bool hears_of_failure();
+  void throw_heard(const Call& call);
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail_silence(const Call& call, int guilty, const Failure::Reason& reason);
-  [[noreturn]] void fail_late(const Wait& wait);
+  // Throws, unless the wait has ended after all.
+  void fail_late(const Wait& wait);
   // What to add to a message about these ranks: who they are in the group that was split.
   std::string whose_numbers(std::initializer_list<int> ranks) const;
   CommError make_error(const Call& call, const Failure& failure) const;

@@ -117,14 +117,15 @@ void ProcessGroup::show_waiting(int peer, std::string_view op) {
   if (peer >= 0) {
     own().waits_in.set(op);
   }
-  own().waits_for.store(peer, std::memory_order_relaxed);
+  // pairs with look_at: what this rank told before it stopped to wait.
+  own().waits_for.store(peer, std::memory_order_release);
 }
 
 std::optional<PeerSight> ProcessGroup::look_at(int peer) const {
   const Board::Part& theirs = board_->part(peer);
   const std::string op = theirs.op.get();
   return PeerSight{theirs.epoch.load(std::memory_order_relaxed), op.empty() ? "start" : op,
-                   theirs.waits_for.load(std::memory_order_relaxed), theirs.waits_in.get(),
+                   theirs.waits_for.load(std::memory_order_acquire), theirs.waits_in.get(),
                    theirs.is_stopped || watch_.is_rank_stopped(peer)};
 }
 

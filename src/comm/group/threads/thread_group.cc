@@ -182,14 +182,15 @@ void ThreadGroup::show_waiting(int peer, std::string_view op) {
   if (peer >= 0) {
     own().waits_in.store(op_id(op), std::memory_order_relaxed);
   }
-  own().waits_for.store(peer, std::memory_order_relaxed);
+  // pairs with look_at: what this rank told before it stopped to wait.
+  own().waits_for.store(peer, std::memory_order_release);
 }
 
 std::optional<PeerSight> ThreadGroup::look_at(int peer) const {
   const RankState& theirs = shared_->of(peer);
   const Stamp latest{theirs.latest.load(std::memory_order_relaxed)};
   return PeerSight{latest.epoch(), shared_->op_name(latest.op_id()),
-                   theirs.waits_for.load(std::memory_order_relaxed),
+                   theirs.waits_for.load(std::memory_order_acquire),
                    shared_->op_name(theirs.waits_in.load(std::memory_order_relaxed))};
 }
 
