@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "moebius/group.h"
+#include "tests/comm/lone_group.h"
+#include "tests/error_text.h"
 
 namespace {
 
@@ -82,6 +84,16 @@ TEST(NoMemory, RankThreadsTellTheirFailure) {
 
 TEST(NoMemory, ForkedRanksTellTheirFailure) {
   expect_told<ProcessGroupOptions>(run_process_ranks, {.num_ranks = 3, .timeout = kTimeout});
+}
+
+TEST(NoMemory, AnAbandonedExchangeIsTold) {
+  testing::LoneGroup group(0, 2);
+  has_no_memory = true;
+  group.abandon({"dispatch", 1});
+  has_no_memory = false;
+  ASSERT_EQ(group.told.size(), 1u);
+  EXPECT_EQ(testing::message_of<CommError>([&] { group.barrier("combine"); }),
+            "rank 0: combine, epoch 1: rank 0 abandoned dispatch at epoch 1");
 }
 
 }  // namespace

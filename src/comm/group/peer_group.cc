@@ -349,15 +349,17 @@ void PeerGroup::abandon(const Call& call) noexcept {
   if (broken_) {
     return;
   }
-  untold_ = make_failure(
+  const Failure failure = make_failure(
       rank(), call, rank(),
       Failure::Reason::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch));
+  untold_ = failure;
+  if (std::uncaught_exceptions() == 0) {
+    tell_untold();
+  }
   try {
-    broken_ = make_error(call, *untold_);
-    if (std::uncaught_exceptions() == 0) {
-      tell_untold();
-    }
+    broken_ = make_error(call, failure);
   } catch (const std::exception& error) {
+    // Out of memory.  The next call hears of this failure as those of others do.
     log(LogLevel::kError, error.what());
   }
 }
