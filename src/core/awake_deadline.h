@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AwakeDeadline: a deadline of a thread that looks at it again and again.  Where more than half of
-// the timeout lies between two looks, the process was stopped (by a signal, or with its machine).
-// It has not waited meanwhile, and there may be news for it, so the whole timeout begins anew.
+// the timeout lies between two looks, and more than such a thread ever sleeps, the process was
+// stopped (by a signal, or with its machine).  It has not waited meanwhile, and there may be news
+// for it, so the whole timeout begins anew.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -20,13 +22,15 @@ class AwakeDeadline {
 
   bool expired() {
     const auto now = Deadline::Clock::now();
-    if (now - std::exchange(last_look_, now) > timeout_ / 2) {
+    if (now - std::exchange(last_look_, now) > std::max(timeout_ / 2, kShortestStop)) {
       deadline_ = Deadline::after(timeout_);
     }
     return deadline_.expired();
   }
 
  private:
+  static constexpr std::chrono::milliseconds kShortestStop{100};
+
   std::chrono::milliseconds timeout_;
   Deadline deadline_;
   Deadline::Clock::time_point last_look_ = Deadline::Clock::now();

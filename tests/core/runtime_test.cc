@@ -6,11 +6,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/awake_deadline.h"
 #include "core/cpu_features.h"
 #include "core/parallel.h"
 #include "core/select.h"
@@ -152,6 +155,16 @@ TEST(Deadline, ExpiresAndCountsDown) {
 }
 
 // Durations that nanoseconds cannot count are allowed, too.
+// A thread that sleeps for longer than a short timeout has not been stopped.
+TEST(AwakeDeadline, ExpiresForThreadsThatSleepLonger) {
+  AwakeDeadline deadline(std::chrono::milliseconds(2));
+  int num_looks = 1;
+  for (; num_looks < 100 && !deadline.expired(); ++num_looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
+  EXPECT_LT(num_looks, 100);
+}
+
 TEST(Deadline, NoDurationIsTooLong) {
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds::max()).expired());
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds(9'223'372'036'854)).expired());
