@@ -14,8 +14,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/comm/failure_cases.h"
 
@@ -23,6 +26,7 @@ namespace moebius::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using Body = std::function<void(Group&, int guilty)>;
 
 // Writes the report, then waits for those of the others, since the launcher ends all processes once
 // the first has gone.  The wait is bounded: ranks that stall write no report.
@@ -72,23 +76,52 @@ void make_half_late(Group& group, int guilty, bool again) {
   make_group_late(group, guilty, again, &half);
 }
 
+// The guilty rank throws while a message to the next is under way, which is busy with something
+// else and begins to receive it later.  The bytes are gone then.
+void throw_with_a_message_under_way(Group&, int guilty) {
+  const auto group = make_mpi_group({.timeout = kLongTimeout});
+  group->barrier("layout");
+  const int rank = group->rank();
+  const int receiver = (guilty + 1) % group->size();
+  std::vector<std::byte> block(rank == guilty || rank == receiver ? 80'000'000 : 0);
+  const auto bytes = static_cast<int64_t>(block.size());
+  const SendBlock send{receiver, block.data(), bytes};
+  const RecvBlock recv{guilty, block.data(), bytes};
+  if (rank == receiver) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  const auto exchange = group->start_exchange("dispatch", {&send, rank == guilty ? 1u : 0u},
+                                              {&recv, rank == receiver ? 1u : 0u});
+  if (rank == guilty) {
+    throw Error("expert 7 is on fire");
+  }
+  exchange->wait();
+  group->barrier("combine");
+}
+
+// The cases of this file.
+const std::map<std::string, Body>& own_cases() {
+  static const std::map<std::string, Body> cases = {
+      {"comes_late", [](Group& group, int late) { make_group_late(group, late, false); }},
+      {"is_awaited_again", [](Group& group, int late) { make_group_late(group, late, true); }},
+      {"comes_late_in_half", [](Group& group, int late) { make_half_late(group, late, false); }},
+      {"is_awaited_again_in_half",
+       [](Group& group, int late) { make_half_late(group, late, true); }},
+      {"throws_with_a_message_under_way", throw_with_a_message_under_way},
+  };
+  return cases;
+}
+
 int run(const std::string& name, int guilty, const fs::path& folder) {
-  std::function<void(Group&, int)> body;
+  Body body;
   std::chrono::milliseconds timeout = short_timeout(1);
   for (const DeadlyCase& c : deadly_cases()) {
     if (name == c.name) {
       body = c.body;
     }
   }
-  if (name == "comes_late" || name == "is_awaited_again") {
-    body = [&](Group& group, int late) {
-      make_group_late(group, late, name == "is_awaited_again");
-    };
-  }
-  if (name == "comes_late_in_half" || name == "is_awaited_again_in_half") {
-    body = [&](Group& group, int late) {
-      make_half_late(group, late, name == "is_awaited_again_in_half");
-    };
+  if (const auto own = own_cases().find(name); own != own_cases().end()) {
+    body = own->second;
   }
   if (!body) {
     const FailureCase& c = failure_case(name);

@@ -175,6 +175,18 @@ TEST(MpiDeath, SurvivorsGoOnWithoutTheDead) {
   expect_reports(run_job(4, kKeepGoing, c.name, 2), c, 4, 2);
 }
 
+// MPI would read memory that is gone if the guilty process called it again, for another group.
+TEST(MpiMessageUnderWay, IsAbandonedAtOnceAndLeftAlone) {
+  const FailureCase c{.name = "throws_with_a_message_under_way",
+                      .body = {},
+                      .calls = {"dispatch, epoch 2", "combine, epoch 3"},
+                      .parts = {"rank @ abandoned dispatch at epoch 2"},
+                      .guilty_says = "expert 7 is on fire"};
+  const Job job = run_job(4, "", c.name, 1);
+  expect_reports(job, c, 4, 1);
+  EXPECT_EQ(job.output.find("signal"), std::string::npos) << job.output;
+}
+
 TEST(MpiDeath, EndsTheJobWithoutRecovery) {
   const Job job = run_job(4, "", "dies_between_calls", 3);
   EXPECT_NE(job.status, 0);

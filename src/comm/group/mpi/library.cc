@@ -52,7 +52,7 @@ MpiLibrary::MpiLibrary(std::chrono::milliseconds timeout, const MeetingPlace& pl
 }
 
 MpiLibrary::~MpiLibrary() {
-  if (may_finalize_) {
+  if (may_finalize_ && !is_mpi_poisoned()) {
     within_deadline("MPI_Finalize", timeout_, place_, [] { mpi().finalize(); });
   } else {
     log(LogLevel::kInfo,

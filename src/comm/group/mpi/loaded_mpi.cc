@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "comm/group/mpi/job.h"
@@ -18,6 +19,8 @@ namespace moebius {
 namespace comm {
 
 namespace {
+
+std::atomic<bool> is_poisoned{false};
 
 const MpiApi* open_module() {
   const std::string path = setting("MOEBIUS_MPI_LIBRARY").value_or("libmoebius_mpi.so");
@@ -48,6 +51,14 @@ const MpiApi* open_module() {
 const MpiApi& mpi() {
   static const MpiApi* const api = open_module();  // when it throws, the next caller tries again
   return *api;
+}
+
+void poison_mpi() {
+  is_poisoned = true;
+}
+
+bool is_mpi_poisoned() {
+  return is_poisoned;
 }
 
 void mpi_check(int status, std::string_view call, int rank) {

@@ -13,6 +13,11 @@ namespace moebius::comm {
 // Throws Unsupported where it cannot be opened, with the reason.  Thread-safety: any thread.
 const MpiApi& mpi();
 
+// Says that a message is under way whose memory may be gone: this process must not call MPI any
+// more, in whichever group.  Thread-safety: any thread.
+void poison_mpi();
+bool is_mpi_poisoned();
+
 // Throws CommError with MPI's text unless the call succeeded.
 void mpi_check(int status, std::string_view call, int rank);
 

@@ -55,15 +55,15 @@ void MpiExchange::post(Transfer transfer, std::byte* data, int64_t bytes, int ta
 
 void MpiExchange::send_to(int rank) {
   Transfer incoming{.kind = Kind::kHeaderRecv, .peer = rank};
-  incoming.buffer.resize(kHeaderBytes + kInlineBytes);
-  std::byte* data = incoming.buffer.data();
+  incoming.buffer.reset(new std::byte[kHeaderBytes + kInlineBytes]);
+  std::byte* data = incoming.buffer.get();
   post(std::move(incoming), data, kHeaderBytes + kInlineBytes, kHeaderTag);
 
   const ByteStream& out = peer(rank).out;
   const int64_t head = out.bytes() - kHeaderBytes <= kInlineBytes ? out.bytes() : kHeaderBytes;
   Transfer outgoing{.kind = Kind::kHeaderSend, .peer = rank};
-  outgoing.buffer.resize(static_cast<size_t>(head));
-  data = outgoing.buffer.data();
+  outgoing.buffer.reset(new std::byte[static_cast<size_t>(head)]);
+  data = outgoing.buffer.get();
   out.copy_out(0, head, data);
   post(std::move(outgoing), data, head, kHeaderTag);
   move_data(Kind::kDataSend, rank, head);
@@ -90,11 +90,11 @@ void MpiExchange::move_data(Kind kind, int rank, int64_t begin) {
 // Checks the header, then takes or awaits the bytes.
 void MpiExchange::take_header(const Transfer& transfer) {
   Peer& from = peer(transfer.peer);
-  std::memcpy(&from.seen, transfer.buffer.data(), kHeaderBytes);
+  std::memcpy(&from.seen, transfer.buffer.get(), kHeaderBytes);
   check_header(transfer.peer);
   from.has_arrived = true;
   if (from.in.bytes() - kHeaderBytes <= kInlineBytes) {
-    from.in.copy_in(kHeaderBytes, from.in.bytes(), transfer.buffer.data() + kHeaderBytes);
+    from.in.copy_in(kHeaderBytes, from.in.bytes(), transfer.buffer.get() + kHeaderBytes);
   } else {
     move_data(Kind::kDataRecv, transfer.peer, kHeaderBytes);
   }
@@ -129,22 +129,23 @@ bool MpiExchange::advance() {
   return finish();
 }
 
-// Ends the transfers that are under way.  The buffers of header sends that have not ended are kept.
-// When another transfer has not ended, MPI still uses memory that may be gone, and must not be
-// called again.
+// Ends the transfers that are under way.  Where one of the caller's memory has not ended, MPI still
+// uses what may be gone, and must not be called again.
 void MpiExchange::cancel() noexcept {
   constexpr std::chrono::milliseconds kGrace{100};  // for messages that are being moved
   const Deadline deadline = Deadline::after(kGrace);
-  for (size_t i = 0; i < requests_.size(); ++i) {
+  const bool may_call = !is_mpi_poisoned();
+  for (size_t i = 0; may_call && i < requests_.size(); ++i) {
     const Kind kind = transfers_[i].kind;
     if (requests_[i] != mpi().no_request &&
         (kind == Kind::kHeaderRecv || kind == Kind::kDataRecv)) {
       mpi().cancel(&requests_[i]);
     }
   }
+  bool is_left = false;
   for (size_t i = 0; i < requests_.size(); ++i) {
     int is_over = requests_[i] == mpi().no_request ? 1 : 0;
-    while (is_over == 0) {
+    while (may_call && is_over == 0) {
       mpi().test(&requests_[i], &is_over);
       if (is_over == 0 && deadline.expired()) {
         break;
@@ -156,14 +157,28 @@ void MpiExchange::cancel() noexcept {
     if (is_over != 0) {
       continue;
     }
-    if (transfers_[i].kind == Kind::kHeaderSend) {
-      mpi_.kept_sends_.push_back({requests_[i], std::move(transfers_[i].buffer)});
+    Transfer& transfer = transfers_[i];
+    is_left = is_left || (transfer.buffer == nullptr && transfer.copy == nullptr);
+    if (transfer.kind == Kind::kHeaderSend) {
+      keep(requests_[i], std::move(transfer.buffer));
     } else {
-      mpi_.is_poisoned_ = true;
       // Leaked on purpose: MPI may still read or write them.
-      (void)transfers_[i].copy.release();
-      (void)new std::vector<std::byte>(std::move(transfers_[i].buffer));
+      (void)transfer.copy.release();
+      (void)transfer.buffer.release();
     }
+  }
+  if (may_call && is_left) {
+    mpi_.abandon(call_);
+    mpi_.end_with_mpi();
+  }
+}
+
+void MpiExchange::keep(MpiRequest request, std::unique_ptr<std::byte[]> buffer) noexcept {
+  try {
+    mpi_.kept_sends_.emplace_back().request = request;
+    mpi_.kept_sends_.back().buffer = std::move(buffer);
+  } catch (const std::bad_alloc&) {
+    (void)buffer.release();  // leaked
   }
 }
 

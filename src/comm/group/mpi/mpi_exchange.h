@@ -32,9 +32,9 @@ class MpiExchange final : public StreamExchange {
   struct Transfer {
     Kind kind;
     int peer;
-    int64_t begin = 0, end = 0;           // of the stream's bytes
-    std::vector<std::byte> buffer{};      // for a header
-    std::unique_ptr<std::byte[]> copy{};  // for blocks that do not lie together
+    int64_t begin = 0, end = 0;             // of the stream's bytes
+    std::unique_ptr<std::byte[]> buffer{};  // for a header
+    std::unique_ptr<std::byte[]> copy{};    // for blocks that do not lie together
   };
 
   bool is_missing(int rank) const override;
@@ -46,6 +46,8 @@ class MpiExchange final : public StreamExchange {
   void take(Transfer& transfer);
   void take_header(const Transfer& transfer);
   void cancel() noexcept;
+  // Lets the buffer of a header live until MPI has sent it.
+  void keep(MpiRequest request, std::unique_ptr<std::byte[]> buffer) noexcept;
 
   MpiGroup& mpi_;
   const int data_tag_;

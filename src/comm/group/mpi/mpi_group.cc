@@ -43,14 +43,14 @@ MpiGroup::~MpiGroup() {
     abort("an exception left the scope of its group");
   }
   tell_untold();
-  if (is_over_ || wait_for_peers_to_leave()) {
+  if (is_over_ ? !is_mpi_poisoned() : wait_for_peers_to_leave()) {
     within_deadline("MPI_Comm_free", timeout_, place_, [&] { mpi().free(&comm_); });
   } else if (library_) {
     library_->give_up();
   }
   for (KeptSend& send : kept_sends_) {
     if (send.request != mpi().no_request) {
-      (void)new std::vector<std::byte>(std::move(send.buffer));  // leaked: MPI may still read it
+      (void)send.buffer.release();  // leaked: MPI may still read it
     }
   }
   if (std::any_of(sent_notices_.begin(), sent_notices_.end(),
@@ -73,11 +73,11 @@ void MpiGroup::leave() {
 // True when all ranks have left and nothing failed, so that MPI's next calls cannot wait in vain.
 bool MpiGroup::wait_for_peers_to_leave() {
   try {
-    if (!is_poisoned_) {
+    if (!is_mpi_poisoned()) {
       send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
     }
     const Deadline deadline = Deadline::after(timeout_);
-    while (!is_poisoned_ && !deadline.expired()) {
+    while (!is_mpi_poisoned() && !deadline.expired()) {
       receive_notices();
       drop_finished_sends();
       std::vector<bool> is_gone = has_left_;
@@ -100,7 +100,7 @@ bool MpiGroup::wait_for_peers_to_leave() {
       }
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    if (is_poisoned_) {
+    if (is_mpi_poisoned()) {
       // The others have been told of the failure.  They need time to report it, since the launcher
       // may end them once this process is gone.
       constexpr std::chrono::milliseconds kGrace{500};
@@ -121,7 +121,7 @@ std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call, ExchangeBloc
 }
 
 void MpiGroup::progress() {
-  if (is_poisoned_) {
+  if (is_mpi_poisoned()) {
     return;
   }
   advance_started();
@@ -130,9 +130,30 @@ void MpiGroup::progress() {
   drop_finished_sends();
 }
 
+void MpiGroup::end_with_mpi() noexcept {
+  tell_untold();
+  try {
+    send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+  poison_mpi();
+}
+
+// Another group of this process may have been why.
+void MpiGroup::hear_failures() {
+  if (is_mpi_poisoned() && !std::exchange(has_heard_of_poison_, true)) {
+    failures_.push_back(make_failure(
+        rank(), {last_op(), epoch_}, rank(),
+        Failure::Reason::format("rank {} calls MPI no more, since a message was under way whose "
+                                "memory may be gone",
+                                rank())));
+  }
+}
+
 void MpiGroup::tell_failure(const Failure& failure) {
   failures_.push_back(failure);
-  if (!is_poisoned_) {
+  if (!is_mpi_poisoned()) {
     send_notice({.kind = Notice::kFailure, .failure = failure, .waiting = {}});
   }
 }
@@ -217,7 +238,7 @@ void MpiGroup::show_waiting(int peer, std::string_view op) {
 void MpiGroup::tell_waiting() {
   const bool is_long = Deadline::Clock::now() - waits_since_ > timeout_ / 8;
   const int news = is_long ? own_.waits_for : -1;
-  if (news != std::exchange(told_waits_for_, news) && !is_poisoned_) {
+  if (news != std::exchange(told_waits_for_, news) && !is_mpi_poisoned()) {
     Notice notice{.kind = Notice::kWaiting, .failure = {}, .waiting = own_};
     notice.waiting.waits_for = news;
     send_notice(notice);

@@ -54,6 +54,7 @@ class MpiGroup final : public PeerGroup {
   std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   std::unique_ptr<PeerGroup> make_sub_group(const SubGroup& sub) override;
   void progress() override;
+  void hear_failures() override;
   void tell_failure(const Failure& failure) override;
   bool has_left(int peer) const override { return has_left_[static_cast<size_t>(peer)]; }
   std::optional<PeerSight> look_at(int peer) const override;
@@ -65,7 +66,7 @@ class MpiGroup final : public PeerGroup {
   // A send whose buffer outlives the exchange or call that made it.
   struct KeptSend {
     MpiRequest request;
-    std::vector<std::byte> buffer;
+    std::unique_ptr<std::byte[]> buffer;
   };
 
   // A notice that is on its way to the peers.
@@ -80,6 +81,8 @@ class MpiGroup final : public PeerGroup {
   void tell_waiting();
   void drop_finished_sends();
   bool wait_for_peers_to_leave();
+  // Poisons MPI, once the peers have been told that this rank has left, and why.
+  void end_with_mpi() noexcept;
 
   MpiComm comm_;
   const std::shared_ptr<MpiLibrary> library_;
@@ -94,8 +97,7 @@ class MpiGroup final : public PeerGroup {
   int told_waits_for_ = -1;    // what the peers know of it
   std::vector<Waiting> told_;  // [num_ranks] what peers have told
   bool is_over_ = false;       // leave() has returned
-  // True when a message is under way whose memory may be gone: MPI must not be called again.
-  bool is_poisoned_ = false;
+  bool has_heard_of_poison_ = false;
 };
 
 }  // namespace moebius::comm
