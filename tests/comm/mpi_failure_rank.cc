@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,27 @@
 #include <vector>
 
 #include "tests/comm/failure_cases.h"
+
+namespace {
+
+std::atomic<bool> sends_slowly{false};  // a rank that is descheduled between two sends
+
+}  // namespace
+
+// libmoebius_mpi.so calls this one.
+extern "C" int MPI_Isend(const void* data,
+                         int count,
+                         MPI_Datatype type,
+                         int to,
+                         int tag,
+                         MPI_Comm comm,
+                         MPI_Request* request) {
+  const int status = PMPI_Isend(data, count, type, to, tag, comm, request);
+  if (sends_slowly) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  return status;
+}
 
 namespace moebius::testing {
 namespace {
@@ -99,6 +121,23 @@ void throw_with_a_message_under_way(Group&, int guilty) {
   group->barrier("combine");
 }
 
+// Rank 1 tells rank 2 of a failure, and rank 3 long after that.  Meanwhile rank 2 destroys its
+// group without a word.
+void leave_before_the_cause_is_known(Group&, int guilty) {
+  const auto group = make_mpi_group({.timeout = kLongTimeout});
+  if (group->rank() == guilty) {
+    sends_slowly = true;
+    group->abort("expert 7 is on fire");
+    sends_slowly = false;
+    throw Error("expert 7 is on fire");
+  }
+  if (group->rank() == 2) {
+    group->wait_until(
+        "receive", 0, [] { return false; }, [] { return std::string("a flag"); });
+  }
+  group->barrier("dispatch");
+}
+
 // The cases of this file.
 const std::map<std::string, Body>& own_cases() {
   static const std::map<std::string, Body> cases = {
@@ -108,6 +147,7 @@ const std::map<std::string, Body>& own_cases() {
       {"is_awaited_again_in_half",
        [](Group& group, int late) { make_half_late(group, late, true); }},
       {"throws_with_a_message_under_way", throw_with_a_message_under_way},
+      {"leaves_before_the_cause_is_known", leave_before_the_cause_is_known},
   };
   return cases;
 }

@@ -187,6 +187,14 @@ TEST(MpiMessageUnderWay, IsAbandonedAtOnceAndLeftAlone) {
   EXPECT_EQ(job.output.find("signal"), std::string::npos) << job.output;
 }
 
+TEST(MpiFailure, IsKnownBeforeSomebodyLeavesBecauseOfIt) {
+  const FailureCase c{.name = "leaves_before_the_cause_is_known",
+                      .body = {},
+                      .calls = {"dispatch, epoch 1", "receive, epoch 0"},
+                      .parts = {"rank @ failed: expert 7 is on fire"}};
+  expect_reports(run_job(4, "", c.name, 1), c, 4, 1);
+}
+
 TEST(MpiDeath, EndsTheJobWithoutRecovery) {
   const Job job = run_job(4, "", "dies_between_calls", 3);
   EXPECT_NE(job.status, 0);

@@ -376,16 +376,23 @@ void PeerGroup::tell_untold() noexcept {
   }
 }
 
+void PeerGroup::tell_cause() noexcept {
+  try {
+    if (broken_ && cause_ && cause_->author != rank()) {
+      tell_failure(*cause_);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
 void PeerGroup::abort(std::string_view why) noexcept {
   try {
     const Call call{last_op_, epoch_};
     const Failure failure = make_failure(
         rank(), call, rank(), Failure::Reason::format("rank {} failed: {}", rank(), why));
     untold_.reset();
-    if (broken_ && cause_ && cause_->author != rank()) {
-      // A rank that has not heard of the cause yet must not take this consequence for the cause.
-      tell_failure(*cause_);
-    }
+    tell_cause();
     tell_failure(failure);
     if (!broken_) {
       broken_ = make_error(call, failure);

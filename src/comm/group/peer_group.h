@@ -91,8 +91,11 @@ class PeerGroup : public Group {
   Call enter(std::string_view op);
   // Tells the peers of a failure that abandon() has kept back.  Destructors call it first.
   void tell_untold() noexcept;
+  // Tells the failure of another rank that has broken this group.  One that has not heard of it yet
+  // must not take what follows from it for the cause.
+  void tell_cause() noexcept;
   bool is_broken() const { return broken_.has_value(); }
-  std::string_view last_op() const { return last_op_; }  // of the newest call
+  std::string_view last_op() const { return last_op_; }      // of the newest call
 
   // Each kind of group does the following in its own way.
 

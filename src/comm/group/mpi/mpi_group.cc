@@ -43,6 +43,7 @@ MpiGroup::~MpiGroup() {
     abort("an exception left the scope of its group");
   }
   tell_untold();
+  tell_cause();
   if (is_over_ ? !is_mpi_poisoned() : wait_for_peers_to_leave()) {
     within_deadline("MPI_Comm_free", timeout_, place_, [&] { mpi().free(&comm_); });
   } else if (library_) {
