@@ -110,6 +110,16 @@ void stall_before_a_late_rank(Group& group, int guilty) {
   gather(group, "dispatch");
 }
 
+// The guilty rank is in a part of the group, which is destroyed before the group hears why.
+void throw_beside_a_part(Group& group, int guilty) {
+  const auto part = group.split(group.rank() / 2);
+  part->barrier("layout");
+  if (group.rank() == guilty) {
+    throw Error("expert 7 is on fire");
+  }
+  group.barrier("dispatch");
+}
+
 void abandon_an_exchange(Group& group, int guilty) {
   const std::vector<std::byte> out(1000);
   std::vector<std::byte> in(1000);
@@ -217,6 +227,10 @@ std::vector<FailureCase> failure_cases() {
       {.name = "throws",
        .body = after_layout({throw_error}, {step("dispatch")}),
        .calls = in_dispatch,
+       .parts = {"rank @ failed: expert 7 is on fire"}},
+      {.name = "throws_beside_a_part",
+       .body = throw_beside_a_part,
+       .calls = {"dispatch, epoch 2", "dispatch, epoch 3"},  // to split takes MPI one call more
        .parts = {"rank @ failed: expert 7 is on fire"}},
       {.name = "returns_early",
        .body = after_layout({}, {step("dispatch")}),

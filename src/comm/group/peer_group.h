@@ -95,6 +95,7 @@ class PeerGroup : public Group {
   // must not take what follows from it for the cause.
   void tell_cause() noexcept;
   bool is_broken() const { return broken_.has_value(); }
+  bool is_part() const { return !original_ranks_.empty(); }  // split() has made it
   std::string_view last_op() const { return last_op_; }      // of the newest call
 
   // Each kind of group does the following in its own way.

@@ -44,7 +44,10 @@ MpiGroup::~MpiGroup() {
   }
   tell_untold();
   tell_cause();
-  if (is_over_ ? !is_mpi_poisoned() : wait_for_peers_to_leave()) {
+  // Where a part of a group has failed, its ranks report that to the whole group, and must not wait
+  // for each other before.
+  const bool awaits_peers = !(is_broken() && is_part());
+  if (is_over_ ? !is_mpi_poisoned() : awaits_peers && wait_for_peers_to_leave()) {
     within_deadline("MPI_Comm_free", timeout_, place_, [&] { mpi().free(&comm_); });
   } else if (library_) {
     library_->give_up();
