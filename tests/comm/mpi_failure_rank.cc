@@ -138,6 +138,15 @@ void leave_before_the_cause_is_known(Group&, int guilty) {
   group->barrier("dispatch");
 }
 
+// The guilty rank stalls, and looks once whether it is missed.
+void look_once_when_missed(Group& group, int guilty) {
+  if (group.rank() == guilty) {
+    std::this_thread::sleep_for(2 * group.timeout());
+    throw Error(group.is_missed() ? "this rank is missed" : "nobody misses this rank");
+  }
+  group.barrier("dispatch");
+}
+
 // The cases of this file.
 const std::map<std::string, Body>& own_cases() {
   static const std::map<std::string, Body> cases = {
@@ -147,6 +156,7 @@ const std::map<std::string, Body>& own_cases() {
       {"is_awaited_again_in_half",
        [](Group& group, int late) { make_half_late(group, late, true); }},
       {"throws_with_a_message_under_way", throw_with_a_message_under_way},
+      {"looks_once_when_missed", look_once_when_missed},
       {"leaves_before_the_cause_is_known", leave_before_the_cause_is_known},
   };
   return cases;

@@ -187,6 +187,12 @@ TEST(MpiMessageUnderWay, IsAbandonedAtOnceAndLeftAlone) {
   EXPECT_EQ(job.output.find("signal"), std::string::npos) << job.output;
 }
 
+TEST(MpiFailure, OneLookFindsThatARankIsMissed) {
+  const Job job = run_job(2, "", "looks_once_when_missed", 1);
+  ASSERT_EQ(job.reports.size(), 2u) << job.output;
+  EXPECT_EQ(job.reports.at(1).message, "this rank is missed");
+}
+
 TEST(MpiFailure, IsKnownBeforeSomebodyLeavesBecauseOfIt) {
   const FailureCase c{.name = "leaves_before_the_cause_is_known",
                       .body = {},

@@ -406,6 +406,7 @@ void PeerGroup::abort(std::string_view why) noexcept {
 bool PeerGroup::is_missed() noexcept {
   try {
     progress();
+    progress();  // MPI looks for messages before it moves them
     hear_failures();
   } catch (const std::exception&) {  // what has come before it counts
   }
