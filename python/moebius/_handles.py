@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from .errors import InvalidArgument, check
 
 H = TypeVar("H", bound="Handle")
 
 
-class Handle:
+class Sole:
+    """Owns something of the library's by its number.  Copies would share the number, and the first
+    of them to go would end what the others use, so there are none."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        # copy.copy(), copy.deepcopy() and pickle all call this.
+        raise InvalidArgument(f"a moebius.{type(self).__name__} cannot be copied or pickled")
+
+
+class Handle(Sole):
     """Owns a handle, which ends with the object, with close(), or with the block of a `with`."""
 
     _destroy: ClassVar[Any]

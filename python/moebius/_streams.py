@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._handles import Sole
 from ._library import lib
 from .errors import check, create
 
@@ -22,7 +23,7 @@ def wrapped_stream(index: int, cuda_stream: int) -> int:
     return handle
 
 
-class Stream:
+class Stream(Sole):
     """A stream of the library's, or one of the caller's that lives at least as long.
 
     Calls take one as `stream`; without it they use torch's current stream where tensors are on a

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Optional, Protocol, Type
 
 import torch
 
+from .._handles import Sole
 from .._library import lib
 from .._torch import current_stream
 from ..errors import InvalidArgument, check, create
@@ -22,7 +23,7 @@ class Leftovers(Protocol):
     def leave(self, event: int, made: tuple[Any, ...]) -> None: ...
 
 
-class EventHandle:
+class EventHandle(Sole):
     """What torch's current stream has been given so far."""
 
     _destroy: ClassVar[Any] = lib.event_destroy

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Optional
 
 from .. import _torch as _torch_tensors
 from .._callbacks import raised
+from .._handles import Sole
 from .._library import lib
 from ..errors import InvalidArgument, check, end_made
 from ..high_throughput import Dispatched, HighThroughput
@@ -17,7 +18,7 @@ from .low_latency_plans import Plan, Words
 from .ranks import Ranks
 
 
-class DispatchHandle(Sequence):  # type: ignore[type-arg]
+class DispatchHandle(Sole, Sequence):  # type: ignore[type-arg]
     """The route of a dispatch.  Its elements stand where DeepEP's do; those that describe buffers
     which do not exist here are None.
 
@@ -113,7 +114,7 @@ def expect_handle(handle: Any) -> DispatchHandle:
     return handle
 
 
-class LowLatencyHandle(Sequence):  # type: ignore[type-arg]
+class LowLatencyHandle(Sole, Sequence):  # type: ignore[type-arg]
     """A dispatch of low latency: (source_token i32 [L, rows], source_ranges i64 [L, R], max_tokens,
     hidden, num_experts).
 
