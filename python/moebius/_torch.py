@@ -15,6 +15,7 @@ from ._streams import wrapped_stream
 from .errors import InvalidArgument, Unsupported
 
 torch: Any = sys.modules["torch"]
+_strided: Any = torch.strided
 
 _dtypes: dict[int, Any] = {
     code: getattr(torch, name) for name, code in FOREIGN_NAMES.items() if hasattr(torch, name)
@@ -38,7 +39,7 @@ def dtype_of(code: int) -> Any:
 def fill(tensor: s.Tensor, x: Any) -> Any:
     """Sets the struct to the tensor; what comes back must live as long as the struct is used."""
     code = _codes.get(x.dtype)
-    if code is None or not x.is_contiguous():
+    if code is None or x.layout is not _strided or not x.is_contiguous() or x.is_neg():
         return _fill_unusual(tensor, x, code)
     if x.is_cuda:
         pack_contiguous(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), x.shape)
@@ -54,7 +55,10 @@ def _refuse_device(x: Any) -> NoReturn:
 
 
 def _fill_unusual(tensor: s.Tensor, x: Any, code: int | None) -> Any:
-    """One with strides, or of two elements to a byte."""
+    """One with strides, with a negation that is still to be done, or of two elements to a byte."""
+    if x.layout is not _strided:
+        raise InvalidArgument(f"a torch tensor has layout {x.layout}, expected {_strided}")
+    given, x = x, x.resolve_neg()
     shape: tuple[int, ...] = x.shape
     strides: tuple[int, ...] = NO_STRIDES
     if not x.is_contiguous():
@@ -68,13 +72,19 @@ def _fill_unusual(tensor: s.Tensor, x: Any, code: int | None) -> Any:
             raise InvalidArgument(f"a torch tensor has dtype {x.dtype}, which no call takes")
         code = s.F4E2M1
         shape = (*shape[:-1], 2 * shape[-1])
+    flags = 0 if x is given else s.READ_ONLY  # what a call wrote to a copy would be lost
     if x.is_cuda:
-        pack(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), 0, shape, strides)
+        pack(tensor, x.data_ptr(), code, s.CUDA, x.get_device(), flags, shape, strides)
     elif x.is_cpu:
-        pack(tensor, x.data_ptr(), code, s.CPU, 0, 0, shape, strides)
+        pack(tensor, x.data_ptr(), code, s.CPU, 0, flags, shape, strides)
     else:
         _refuse_device(x)
     return x
+
+
+def contiguous(x: Any) -> Any:
+    """The tensor as those read it who ask for nothing but data_ptr()."""
+    return x.resolve_neg().contiguous()
 
 
 def device_of(device: s.Device) -> Any:

@@ -164,6 +164,22 @@ def test_nodes() -> None:
     run_threads(body, 4, ranks_per_node=2)
 
 
+def test_negations_of_torch_are_done_before_rows_are_sent() -> None:
+    def body(group: moebius.Group) -> None:
+        buffer = Buffer(group)
+        x, ids, weights = inputs(group.rank)
+        for _ in range(2):  # the second time the structs are there already
+            (rows, *_), _ = dispatch(buffer, torch._neg_view(x), ids, weights)
+            (expected, *_), _ = dispatch(buffer, -x, ids, weights)
+            assert torch.equal(rows, expected)
+            packed, _, handle, _, _ = low_latency(buffer, torch._neg_view(x), ids)
+            sums, _, _ = buffer.low_latency_combine(packed, ids, torch._neg_view(weights), handle)
+            live = weights.sum(1, keepdim=True)
+            assert torch.allclose(sums.float(), x.float() * live, rtol=2e-2, atol=1e-2)
+
+    run_threads(body, 2)
+
+
 @pytest.mark.parametrize("experts", [3, 5])
 def test_experts_that_ranks_cannot_share_equally(experts: int) -> None:
     def body(group: moebius.Group) -> None:

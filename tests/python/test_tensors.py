@@ -191,6 +191,40 @@ def test_types_of_torch_are_known() -> None:
     assert dtype_code(torch.bfloat16) == 2 and dtype_code(torch.int64) == 8
 
 
+def negated(x: Any) -> tuple[Any, Any]:
+    """Tensors equal to -x whose memory has x: one with strides, and a contiguous one."""
+    strided = torch.view_as_complex(torch.stack([x, x], dim=-1)).conj().imag
+    return strided, torch._neg_view(x)
+
+
+@needs_torch
+def test_negations_of_torch_are_done_before_a_tensor_is_read() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    router = moebius.Router(3, 1, gate=torch.ones(3, 3))
+    for given in negated(x):
+        assert given.is_neg()
+        assert moebius.Array.empty((2, 3)).copy_from(given).torch().equal(-x)
+        with pytest.raises(moebius.InvalidArgument, match="read-only"):
+            router.logits(torch.ones(2, 3), out=given)
+    # Those of complex numbers have types that no call takes.
+    with pytest.raises(moebius.InvalidArgument, match="complex64, which no call takes"):
+        view(torch.view_as_complex(torch.zeros(2, 3, 2)).conj())
+
+
+@needs_torch
+def test_copies_of_torch_tensors_are_no_outputs() -> None:
+    router = moebius.Router(3, 1, gate=torch.ones(3, 2))
+    repeated = torch.zeros(1).expand(2, 3)
+    with pytest.raises(moebius.InvalidArgument, match="read-only"):
+        router.logits(torch.ones(2, 2), out=repeated)
+
+
+@needs_torch
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(moebius.InvalidArgument, match="layout torch.sparse_coo, expected torch.strided"):
+        view(torch.eye(3).to_sparse())
+
+
 def test_the_kind_of_the_caller_comes_back() -> None:
     logits = np.zeros((2, 4), np.float32)
     router = moebius.Router(4, 2)

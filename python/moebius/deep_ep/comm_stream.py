@@ -17,7 +17,7 @@ import torch
 from .._library import lib
 from .._structs import INVALID_ARGUMENT
 from .._streams import wrapped_stream
-from .._torch import raw_stream
+from .._torch import contiguous, raw_stream
 from ..errors import Unsupported, check, create
 from .events import EventHandle, EventOverlap, event_of
 from .tensors import cuda, current_torch_stream, is_capturing
@@ -81,8 +81,8 @@ class Turn:
         """The tensors as the call reads them; None for None."""
         if self.is_apart:
             with cuda.stream(self.stream):
-                return [None if x is None else x.contiguous() for x in tensors]
-        return [None if x is None else x.contiguous() for x in tensors]
+                return [None if x is None else contiguous(x) for x in tensors]
+        return [None if x is None else contiguous(x) for x in tensors]
 
 
 _ON_CPU = Turn()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Optional
 import torch
 
 from .._structs import CODING_LOGFMT10, CODING_NONE
+from .._torch import contiguous
 from ..errors import InvalidArgument
 from ..low_latency import LowLatency
 from .comm_stream import CommStreams
@@ -124,7 +125,7 @@ class LowLatencyCalls:
         banks = plan.banks
         if banks.before_last() is not None:
             banks.make_room()
-        x, ids = x.contiguous(), topk_idx.contiguous()
+        x, ids = contiguous(x), contiguous(topk_idx)
         turn = None if async_finish else plan.lane.plain_turn()
         if turn is None:
             turn = self._streams.begin(plan.device, None, async_finish)
@@ -194,13 +195,13 @@ class LowLatencyCalls:
             if out is None:
                 shape = (topk_weights.shape[0], x.shape[2])
                 out = torch.empty(shape, dtype=x.dtype, device=x.device)
-            given = handle.result().combine_buffer if zero_copy else x.contiguous()
+            given = handle.result().combine_buffer if zero_copy else contiguous(x)
             num_tokens = plan.count_combined(given, topk_idx, topk_weights, out)
         else:
             if out is None:
                 out = plan.make_sums(num_tokens, turn)
-            given = x.contiguous()
-        ids, weights = topk_idx.contiguous(), topk_weights.contiguous()
+            given = contiguous(x)
+        ids, weights = contiguous(topk_idx), contiguous(topk_weights)
         if turn is None:
             turn = self._streams.begin(plan.device, None, async_finish)
         if handle.is_combined:
