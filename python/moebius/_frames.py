@@ -7,26 +7,32 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from ctypes import addressof, sizeof
+from ctypes import addressof, c_int32, c_int64, c_uint64, sizeof
 from typing import Any
 
 from . import _structs as s
-from .errors import InvalidArgument
+from ._values import integer
 from .tensors import kind_of
 
 
-def _format_of(kind: type[s.Struct]) -> str:
-    """The fields of a struct for the module `struct`; a pointer is a number."""
-    codes: dict[Any, str] = {ctypes.c_int32: "i", ctypes.c_int64: "q"}
-    found, end = "=", 0
+_CODES: dict[Any, str] = {c_int32: "i", c_int64: "q", c_uint64: "Q"}
+
+
+def _format_of(kind: type[s.Struct]) -> tuple[str, list[tuple[str, Any]]]:
+    """The fields of a struct for the module `struct`, and their names and types.  A pointer is a
+    number."""
+    format, fields, end = "=", [], 0
     for name, *of in kind._fields_:
         field, count = getattr(kind, name), 1
         field_type: Any = of[0]
         if issubclass(field_type, ctypes.Array):
             field_type, count = field_type._type_, field_type._length_
-        found += f"{field.offset - end}x{count}{codes.get(field_type, 'Q')}"
+        if field_type not in _CODES:
+            field_type = c_uint64
+        format += f"{field.offset - end}x{count}{_CODES[field_type]}"
+        fields += [(name, field_type)] * count
         end = field.offset + field.size
-    return f"{found}{sizeof(kind) - end}x"
+    return f"{format}{sizeof(kind) - end}x", fields
 
 
 _TENSOR_BYTES = sizeof(s.Tensor)
@@ -50,6 +56,7 @@ class Frame:
         self.kept: list[Any] = []
         """What must live as long as the struct is used."""
         self._pack = frames._pack
+        self._fields = frames._fields
         self._size = sizeof(self.struct)
         self._memory = bytearray(num_tensors * _TENSOR_BYTES)
         self._tensors = list((s.Tensor * num_tensors).from_buffer(self._memory))
@@ -76,8 +83,10 @@ class Frame:
         """Sets all fields after struct_size."""
         try:
             self._pack(self.struct, 0, self._size, *fields)
-        except struct.error as error:
-            raise InvalidArgument(f"the arguments are {fields}: {error}") from None
+        except struct.error:  # some field is no integer, or does not fit
+            for (name, kind), value in zip(self._fields, (self._size, *fields)):
+                integer(value, kind, name)
+            raise
 
 
 class FilledFrame:
@@ -109,7 +118,8 @@ class Frames:
     def __init__(self, kind: type[s.Struct], num_tensors: int) -> None:
         self._kind = kind
         self._num_tensors = num_tensors
-        self._pack: Callable[..., None] = struct.Struct(_format_of(kind)).pack_into
+        format, self._fields = _format_of(kind)
+        self._pack: Callable[..., None] = struct.Struct(format).pack_into
         self._free: list[Frame] = []
 
     def take(self, num_tensors: int = 0) -> Frame:

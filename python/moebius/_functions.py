@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of moebius_c.h: what they return and take, without the prefix moebius_.
+"""The functions of moebius_c.h: what they return and take, without the prefix moebius_.  Arguments
+that are integers have the names that they have there.
 
 A test compares this file with the header."""
 from __future__ import annotations
@@ -9,16 +10,30 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uin
 from typing import Any
 
 from . import _structs as s
+from ._values import Integer
+
+
+def _i32(name: str) -> Integer:
+    return Integer(c_int32, name)
+
+
+def _i64(name: str) -> Integer:
+    return Integer(c_int64, name)
+
+
+def _u64(name: str) -> Integer:
+    return Integer(c_uint64, name)
+
 
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_int32, [POINTER(s.ErrorInfo)]),
-    "status_name": (c_char_p, [c_int32]),
+    "status_name": (c_char_p, [_i32("status")]),
     "abi_version": (c_int32, []),
     "version": (c_char_p, []),
     "set_setting": (c_int32, [c_char_p, c_char_p]),
-    "get_setting": (c_int32, [c_char_p, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "get_setting": (c_int32, [c_char_p, c_char_p, _u64("room"), POINTER(c_size_t)]),
     "num_settings": (c_int64, []),
-    "setting_at": (c_int32, [c_int64, POINTER(s.SettingInfo)]),
+    "setting_at": (c_int32, [_i64("index"), POINTER(s.SettingInfo)]),
     "set_log_function": (c_int32, [s.LogFunction, c_void_p]),
     "set_interrupt_function": (c_int32, [s.InterruptFunction, c_void_p]),
     "cuda_device_count": (c_int32, []),
@@ -28,9 +43,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "reset_peak_memory": (c_int32, [s.Device]),
     "trim_memory": (c_int32, [s.Device]),
     "set_executor": (c_int32, [s.ExecutorFunction, c_void_p]),
-    "stream_cpu": (c_int32, [c_int32, POINTER(c_void_p)]),
-    "stream_cuda": (c_int32, [c_int32, POINTER(c_void_p)]),
-    "stream_wrap_cuda": (c_int32, [c_void_p, c_int32, POINTER(c_void_p)]),
+    "stream_cpu": (c_int32, [_i32("num_threads"), POINTER(c_void_p)]),
+    "stream_cuda": (c_int32, [_i32("index"), POINTER(c_void_p)]),
+    "stream_wrap_cuda": (c_int32, [c_void_p, _i32("index"), POINTER(c_void_p)]),
     "stream_synchronize": (c_int32, [c_void_p]),
     "stream_capture_id": (c_int32, [c_void_p, POINTER(c_uint64)]),
     "stream_get_cuda": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -40,21 +55,30 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "stream_wait": (c_int32, [c_void_p, c_void_p]),
     "event_is_complete": (c_int32, [c_void_p, POINTER(c_int32)]),
     "event_destroy": (c_int32, [c_void_p]),
-    "dtype_name": (c_char_p, [c_int32]),
-    "dtype_bits": (c_int32, [c_int32]),
-    "array_empty": (c_int32, [c_int32, s.Device, c_int32, POINTER(c_int64), POINTER(c_void_p)]),
+    "dtype_name": (c_char_p, [_i32("dtype")]),
+    "dtype_bits": (c_int32, [_i32("dtype")]),
+    "array_empty": (
+        c_int32,
+        [_i32("dtype"), s.Device, _i32("num_dims"), POINTER(c_int64), POINTER(c_void_p)],
+    ),
     "array_view": (c_int32, [c_void_p, POINTER(s.Tensor)]),
     "array_record_stream": (c_int32, [c_void_p, c_void_p]),
     "array_destroy": (c_int32, [c_void_p]),
-    "array_from_dlpack": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
-    "array_to_dlpack": (c_int32, [c_void_p, c_int32, POINTER(c_void_p)]),
+    "array_from_dlpack": (
+        c_int32,
+        [c_void_p, _i32("is_versioned"), _i32("as_dtype"), POINTER(c_void_p)],
+    ),
+    "array_to_dlpack": (c_int32, [c_void_p, _i32("is_versioned"), POINTER(c_void_p)]),
     "copy": (c_int32, [POINTER(s.Tensor), POINTER(s.Tensor), c_void_p]),
-    "make_thread_groups": (c_int32, [c_int32, POINTER(s.GroupOptions), POINTER(c_void_p)]),
+    "make_thread_groups": (
+        c_int32,
+        [_i32("num_ranks"), POINTER(s.GroupOptions), POINTER(c_void_p)],
+    ),
     "make_process_group": (
         c_int32,
         [
-            c_int32,
-            c_int32,
+            _i32("rank"),
+            _i32("size"),
             s.AllGatherFunction,
             c_void_p,
             POINTER(s.GroupOptions),
@@ -62,29 +86,29 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "make_mpi_group": (c_int32, [c_void_p, POINTER(s.GroupOptions), POINTER(c_void_p)]),
-    "make_cuda_group": (c_int32, [c_void_p, c_int32, POINTER(c_void_p)]),
-    "make_nccl_group": (c_int32, [c_void_p, c_int32, c_void_p, POINTER(c_void_p)]),
-    "make_nccl_group_of": (c_int32, [c_void_p, c_int64, POINTER(c_void_p)]),
+    "make_cuda_group": (c_int32, [c_void_p, _i32("cuda_index"), POINTER(c_void_p)]),
+    "make_nccl_group": (c_int32, [c_void_p, _i32("cuda_index"), c_void_p, POINTER(c_void_p)]),
+    "make_nccl_group_of": (c_int32, [c_void_p, _i64("timeout_ms"), POINTER(c_void_p)]),
     "group_get_info": (c_int32, [c_void_p, POINTER(s.GroupInfo)]),
     "group_barrier": (c_int32, [c_void_p]),
-    "group_all_gather": (c_int32, [c_void_p, c_void_p, c_int64, c_void_p]),
-    "group_split": (c_int32, [c_void_p, c_int32, c_int32, POINTER(c_void_p)]),
+    "group_all_gather": (c_int32, [c_void_p, c_void_p, _i64("bytes"), c_void_p]),
+    "group_split": (c_int32, [c_void_p, _i32("color"), _i32("key"), POINTER(c_void_p)]),
     "group_abort": (c_int32, [c_void_p, c_char_p]),
-    "group_set_dead": (c_int32, [c_void_p, c_int32, c_int32]),
+    "group_set_dead": (c_int32, [c_void_p, _i32("rank"), _i32("is_dead")]),
     "group_destroy": (c_int32, [c_void_p]),
     "rebalance": (
         c_int32,
         [
             POINTER(c_float),
-            c_int64,
-            c_int64,
+            _i64("num_layers"),
+            _i64("num_experts"),
             POINTER(s.RebalanceOptions),
             POINTER(s.Rebalanced),
         ],
     ),
     "quantized_shapes": (
         c_int32,
-        [POINTER(s.QuantSpec), c_int64, c_int64, s.Device, POINTER(s.Quantized)],
+        [POINTER(s.QuantSpec), _i64("rows"), _i64("cols"), s.Device, POINTER(s.Quantized)],
     ),
     "quantize": (
         c_int32,
@@ -137,10 +161,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "experts_update": (c_int32, [c_void_p, POINTER(s.ExpertWeights), c_void_p]),
     "experts_destroy": (c_int32, [c_void_p]),
     "transports_create": (c_int32, [c_void_p, POINTER(c_void_p)]),
-    "transports_reserve_low_latency": (c_int32, [c_void_p, c_int64]),
+    "transports_reserve_low_latency": (c_int32, [c_void_p, _i64("bytes")]),
     "transports_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "transports_destroy": (c_int32, [c_void_p]),
-    "result_array": (c_int32, [c_void_p, c_char_p, c_int32, POINTER(c_void_p)]),
+    "result_array": (c_int32, [c_void_p, c_char_p, _i32("index"), POINTER(c_void_p)]),
     "result_dlpack": (c_int32, [c_void_p, POINTER(s.DlpackArrays)]),
     "result_wait": (c_int32, [c_void_p, c_void_p]),
     "result_event": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -171,7 +195,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "high_throughput_expert_order": (
         c_int32,
-        [c_void_p, c_void_p, c_int64, c_void_p, POINTER(c_void_p)],
+        [c_void_p, c_void_p, _i64("expert_alignment"), c_void_p, POINTER(c_void_p)],
     ),
     "high_throughput_combine": (
         c_int32,
@@ -181,7 +205,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [c_void_p, POINTER(s.CombineInput), c_void_p, c_void_p, POINTER(c_void_p)],
     ),
-    "high_throughput_set_sms": (c_int32, [c_void_p, c_int32, c_int32]),
+    "high_throughput_set_sms": (c_int32, [c_void_p, _i32("dispatch_sms"), _i32("combine_sms")]),
     "high_throughput_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "high_throughput_statistics": (c_int32, [c_void_p, POINTER(s.TransportStatistics)]),
     "high_throughput_trim": (c_int32, [c_void_p]),
@@ -189,7 +213,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "low_latency_create": (c_int32, [c_void_p, POINTER(s.LowLatencyOptions), POINTER(c_void_p)]),
     "low_latency_size_hint": (
         c_int32,
-        [POINTER(s.LowLatencyOptions), c_int32, s.Device, POINTER(c_int64)],
+        [POINTER(s.LowLatencyOptions), _i32("num_ranks"), s.Device, POINTER(c_int64)],
     ),
     "low_latency_dispatch": (
         c_int32,
@@ -207,7 +231,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [c_void_p, POINTER(s.LowLatencyCombineInput), c_void_p, c_void_p, POINTER(c_void_p)],
     ),
-    "low_latency_set_dead": (c_int32, [c_void_p, c_int32, c_int32]),
+    "low_latency_set_dead": (c_int32, [c_void_p, _i32("rank"), _i32("is_dead")]),
     "low_latency_dead_ranks": (c_int32, [c_void_p, POINTER(c_int32)]),
     "low_latency_check": (c_int32, [c_void_p]),
     "low_latency_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
@@ -216,7 +240,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "checkpoint_open": (c_int32, [c_char_p, POINTER(c_void_p)]),
     "checkpoint_get_info": (c_int32, [c_void_p, POINTER(s.ModelInfo)]),
     "checkpoint_destroy": (c_int32, [c_void_p]),
-    "make_model": (c_int32, [c_char_p, c_int64, c_char_p, c_uint64, c_char_p, POINTER(c_int64)]),
+    "make_model": (
+        c_int32,
+        [c_char_p, _i64("num_layers"), c_char_p, _u64("seed"), c_char_p, POINTER(c_int64)],
+    ),
     "workspaces_create": (c_int32, [POINTER(c_void_p)]),
     "workspaces_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "workspaces_trim": (c_int32, [c_void_p]),
@@ -225,7 +252,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [
             c_void_p,
-            c_int64,
+            _i64("layer_index"),
             POINTER(s.LoadOptions),
             POINTER(s.LayerOptions),
             c_void_p,
@@ -246,8 +273,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "call_step": (c_int32, [c_void_p, POINTER(c_int32)]),
     "call_destroy": (c_int32, [c_void_p]),
     "layer_update": (c_int32, [c_void_p, POINTER(s.LayerWeights), c_void_p]),
-    "layer_set_dead": (c_int32, [c_void_p, c_int32, c_int32]),
+    "layer_set_dead": (c_int32, [c_void_p, _i32("rank"), _i32("is_dead")]),
     "layer_check": (c_int32, [c_void_p]),
-    "layer_expert_load": (c_int32, [c_void_p, c_int32, POINTER(c_int64), c_int64]),
+    "layer_expert_load": (c_int32, [c_void_p, _i32("is_local"), POINTER(c_int64), _i64("count")]),
     "layer_destroy": (c_int32, [c_void_p]),
 }

@@ -19,7 +19,9 @@ from ctypes import (
     c_void_p,
     sizeof,
 )
-from typing import Any
+from typing import Any, ClassVar
+
+from ._values import RANGES, integer
 
 ABI_VERSION = 1
 
@@ -84,9 +86,19 @@ CODING_LOGFMT10 = 1
 
 
 class Struct(Structure):
-    """A struct that begins with its size.  Fields that are not given are cleared."""
+    """A struct that begins with its size.  Fields that are not given are cleared, and integers that
+    do not fit in theirs are refused."""
+
+    _integers: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._integers = {name: kind for name, kind, *_ in cls._fields_ if kind in RANGES}
 
     def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if name in self._integers:
+                fields[name] = integer(value, self._integers[name], name)
         super().__init__(sizeof(self), **fields)
 
 

@@ -285,13 +285,15 @@ class MoeLayer(Handle):
         microbatch: int,
     ) -> s.LayerInput:
         simple = frame.input_with_ids if has_ids else frame.input
-        input = s.LayerInput.from_buffer_copy(simple)
-        input.keep = frame
-        input.lora_ids = view_pointer(lora_ids)
-        input.a2_scale = view_pointer(a2_scale)
-        input.kernel = None if kernel is None else pointer(kernel._struct())
-        input.microbatch = microbatch
-        return input
+        return s.LayerInput(
+            hidden=simple.hidden,
+            topk_ids=simple.topk_ids,
+            topk_weights=simple.topk_weights,
+            lora_ids=view_pointer(lora_ids),
+            kernel=None if kernel is None else pointer(kernel._struct()),
+            microbatch=microbatch,
+            a2_scale=view_pointer(a2_scale),
+        )
 
     def start(
         self,

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from . import _structs as s
 from ._library import lib
+from ._values import integers
 from .errors import InvalidArgument, check
 
 __all__ = ["Rebalanced", "experts_of", "linear", "rebalance"]
@@ -107,6 +108,13 @@ def rebalance(
     if loads.ndim != 2:
         raise InvalidArgument(f"load has {loads.ndim} dimensions, expected 2: [layers, experts]")
     num_layers, num_experts = loads.shape
+    options = s.RebalanceOptions(
+        num_physical=num_physical,
+        num_groups=num_groups,
+        num_nodes=num_nodes,
+        num_ranks=num_ranks,
+        policy=policy.encode(),
+    )
     sizes = (num_physical, num_groups, num_nodes, num_ranks)
     if min(sizes) < 1:  # 0 is a default of the library's
         raise InvalidArgument(
@@ -122,13 +130,6 @@ def rebalance(
     def at(array: Any, c_type: Any = c_int64) -> Any:
         return cast(array.ctypes.data, POINTER(c_type))
 
-    options = s.RebalanceOptions(
-        num_physical=num_physical,
-        num_groups=num_groups,
-        num_nodes=num_nodes,
-        num_ranks=num_ranks,
-        policy=policy.encode(),
-    )
     places = s.Rebalanced(
         physical_to_logical=at(slots), replica_index=at(indices), replica_count=at(counts)
     )
@@ -144,7 +145,7 @@ def placement_pointer(ranks: Optional[Sequence[int]]) -> Any:
     """A pointer to the struct that keeps the numbers alive; None for None."""
     if ranks is None:
         return None
-    numbers = (c_int32 * max(len(ranks), 1))(*map(int, ranks))
+    numbers = integers(ranks, c_int32, "placement")
     struct = s.Placement(rank_of=cast(numbers, POINTER(c_int32)), num_experts=len(ranks))
     struct.keep = numbers
     return pointer(struct)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from ctypes import byref, c_int64, memmove, pointer, sizeof
+from ctypes import byref, c_int32, c_int64, memmove, pointer, sizeof
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from ._dtypes import BITS, NAMES, dtype_code
 from ._handles import Handle
 from ._library import lib
 from ._streams import Stream, wrapped_stream
+from ._values import integer, integers
 from .errors import InvalidArgument, check, create
 
 __all__ = ["Array", "SupportsDLPack"]
@@ -38,10 +39,10 @@ def device_struct(device: Any) -> s.Device:
     name, _, index = str(device).partition(":")
     if name == "cpu":
         return s.Device(s.CPU, 0)
-    if name != "cuda" or not (index.isdigit() or not index):
+    if name != "cuda" or not (index.isdecimal() or not index):
         raise InvalidArgument(f"device is {device}, expected cpu, cuda or cuda:N")
     if index:
-        return s.Device(s.CUDA, int(index))
+        return s.Device(s.CUDA, integer(int(index), c_int32, "index of the GPU"))
     torch = sys.modules.get("torch")
     is_used = torch is not None and torch.cuda.is_initialized()
     return s.Device(s.CUDA, torch.cuda.current_device() if is_used else 0)  # type: ignore[union-attr]
@@ -70,7 +71,7 @@ class Array(Handle):
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any = "f32", device: Any = "cpu") -> Array:
         """Uninitialised memory."""
-        sizes = (c_int64 * max(len(shape), 1))(*shape)
+        sizes = integers(shape, c_int64, "shape")
         code, where = dtype_code(dtype), device_struct(device)
         return Array(create(lib.array_empty, code, where, len(shape), sizes) or 0)
 

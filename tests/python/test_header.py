@@ -11,6 +11,7 @@ from helpers import ROOT
 
 from moebius import _functions, _structs
 from moebius._library import lib
+from moebius._values import RANGES, Integer
 
 TEXT = re.sub(r"/\*.*?\*/", "", (ROOT / "include" / "moebius_c.h").read_text(), flags=re.S)
 HANDLES = set(re.findall(r"typedef struct \w+_handle\* (\w+);", TEXT))
@@ -109,14 +110,20 @@ def test_function_types_are_those_of_the_header() -> None:
         assert list(function._argtypes_) == expected, name
 
 
+def argument_of(declaration: str) -> Any:
+    c_type, name, _ = type_and_name(declaration)
+    kind = ctypes_of(c_type)
+    return Integer(kind, name) if kind in RANGES else kind
+
+
 def test_functions_are_those_of_the_header() -> None:
     pattern = r"MOEBIUS_C_API\s+(const char\*|\w+)\s+(\w+)\(\s*(.*?)\);"
     found = {}
     for result, name, arguments in re.findall(pattern, TEXT, flags=re.S):
-        types = [] if arguments == "void" else split_arguments(arguments)
+        declared = [] if arguments == "void" else split_arguments(arguments)
         found[name.replace("moebius_", "", 1)] = (
             ctypes_of(result),
-            [ctypes_of(type_and_name(argument)[0]) for argument in types],
+            [argument_of(argument) for argument in declared],
         )
     assert list(found) == list(_functions.FUNCTIONS)
     for name, declaration in found.items():

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Values of Python as C takes them."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from ctypes import c_int32, c_int64, c_uint32, c_uint64
+from typing import Any, NamedTuple
+
+from ._exceptions import InvalidArgument
+
+RANGES: dict[Any, tuple[int, int]] = {
+    c_int32: (-(1 << 31), (1 << 31) - 1),
+    c_int64: (-(1 << 63), (1 << 63) - 1),
+    c_uint32: (0, (1 << 32) - 1),
+    c_uint64: (0, (1 << 64) - 1),
+}
+
+
+class Integer(NamedTuple):
+    """An argument of a C function that is an integer, with its name in the header."""
+
+    kind: Any
+    name: str
+
+
+def integer(value: Any, kind: Any, name: str) -> int:
+    """The value, if it is an integer that fits in the type of C.  Why this is needed: ctypes drops
+    the bits that do not fit."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} is {value!r}, expected an integer") from None
+    least, most = RANGES[kind]
+    if not least <= number <= most:
+        raise InvalidArgument(f"{name} is {number}, expected {least} to {most}")
+    return number
+
+
+def integers(values: Iterable[Any], kind: Any, name: str) -> Any:
+    """An array of C that has the values."""
+    numbers = [integer(value, kind, f"{name}[{i}]") for i, value in enumerate(values)]
+    return (kind * max(len(numbers), 1))(*numbers)

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that C cannot take: each is refused by one line with its name and its value."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Weights, torch
+
+import moebius
+from moebius import placement
+
+MODEL = Weights()
+HIDDEN, IDS, WEIGHTS = MODEL.tokens(3)
+I32 = "expected -2147483648 to 2147483647"
+I64 = "expected -9223372036854775808 to 9223372036854775807"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model")
+    moebius.make_model("tiny", path)
+    return str(path)
+
+
+def expect_refusal(message: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(moebius.InvalidArgument) as caught:
+        call()
+    assert re.match(re.escape(message), str(caught.value)), caught.value
+    assert "\n" not in str(caught.value)
+
+
+def group(size: int = 1) -> moebius.Group:
+    return moebius.Group.threads(size)[0]
+
+
+def make(**options: Any) -> moebius.MoeLayer:
+    return moebius.MoeLayer(MODEL.w1, MODEL.w2, gate=MODEL.gate, **{"topk": 2, **options})
+
+
+# Calls with an integer that would be another one in C: one that would be fine.
+INTEGERS: dict[str, Callable[[], Any]] = {
+    f"num_physical is {2**64 + 8}, {I64}": lambda: placement.rebalance(np.ones((2, 8)), 2**64 + 8),
+    f"rank is {2**32 + 1}, {I32}": lambda: group(2).set_dead(2**32 + 1),
+    f"num_threads is {2**32}, {I32}": lambda: moebius.Stream.cpu(2**32),
+    f"color is {2**32}, {I32}": lambda: group().split(2**32),
+    f"num_ranks is {2**31}, {I32}": lambda: moebius.LowLatency.size_hint(
+        2**31, 8, hidden=64, topk=2
+    ),
+    f"topk is {2**64 + 2}, {I64}": lambda: moebius.Router(8, 2**64 + 2),
+    f"tp_size is {2**32 + 1}, {I32}": lambda: make(tp_size=2**32 + 1),
+    f"placement[3] is {2**32}, {I32}": lambda: make(placement=[0] * 3 + [2**32] * 5),
+    f"microbatches is {2**32 + 1}, {I32}": lambda: make(
+        kernel=moebius.KernelOptions(microbatches=2**32 + 1)
+    ),
+    f"microbatch is {2**32}, {I32}": lambda: make()(HIDDEN, microbatch=2**32),
+    f"group_cols is {2**64 + 32}, {I64}": lambda: moebius.quantize(
+        HIDDEN, moebius.QuantSpec("int8", group=(1, 2**64 + 32))
+    ),
+    f"shape[1] is {2**64 + 1}, {I64}": lambda: moebius.Array.empty((1, 2**64 + 1)),
+    f"index of the GPU is {2**32}, {I32}": lambda: moebius.is_usable(f"cuda:{2**32}"),
+    f"capacity is {2**64}, {I64}": lambda: moebius.HighThroughput(group(), 8).dispatch(
+        HIDDEN, IDS, capacity=2**64
+    ),
+    f"seed is -1, expected 0 to {2**64 - 1}": lambda: moebius.make_model("tiny", "x", seed=-1),
+    "color is 1.5, expected an integer": lambda: group().split(1.5),  # type: ignore[arg-type]
+    "topk is None, expected an integer": lambda: make(topk=None),
+    "placement[0] is 0.0, expected an integer": lambda: make(placement=np.zeros(8)),
+    "num_physical is 8.0, expected an integer": lambda: placement.rebalance(
+        np.ones((2, 8)), 8.0  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", INTEGERS)
+def test_integers_are_refused_that_do_not_fit_in_c(message: str) -> None:
+    expect_refusal(message, INTEGERS[message])
+
+
+def test_layers_of_a_checkpoint_are_integers_that_fit(folder: str) -> None:
+    load: Any = moebius.MoeLayer.from_checkpoint
+    expect_refusal(f"layer_index is {2**64}, {I64}", lambda: load(folder, layer=2**64))
+    expect_refusal("layer_index is 1.5, expected an integer", lambda: load(folder, layer=1.5))
+
+
+def test_integers_of_numpy_and_torch_are_taken() -> None:
+    kinds: list[Any] = [np.int64, np.uint8]
+    if torch is not None:
+        kinds.append(torch.tensor)
+    for kind in kinds:
+        moebius.Stream.cpu(kind(1))
+        make(topk=kind(2), placement=kind([0] * 8))
