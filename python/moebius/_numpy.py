@@ -48,8 +48,8 @@ def _code_of(x: Any) -> int:
     code = _codes.get(x.dtype)
     if code is None:
         raise InvalidArgument(
-            f"a numpy array has dtype {x.dtype}; of bits of another type make an array by "
-            "moebius.Array.from_numpy(x, dtype)"
+            f"a numpy array has dtype {x.dtype}, expected one of {', '.join(map(str, _codes))}, "
+            "or bits of another type as moebius.Array.from_numpy(x, dtype)"
         )
     return code
 
@@ -59,26 +59,27 @@ def fill(tensor: s.Tensor, x: Any) -> Any:
     code = _codes.get(x.dtype)
     if code is None:
         code = _code_of(x)
-    flags = x.flags
+    flags = 0 if x.flags.writeable else s.READ_ONLY
     strides: tuple[int, ...] = NO_STRIDES
-    if flags.c_contiguous:
-        if flags.writeable and x.size:  # a quarter of the time of the other way below
+    if x.flags.c_contiguous:
+        if not flags and x.size:  # a quarter of the time of the other way below
             pack(tensor, addressof(from_buffer(x)), code, s.CPU, 0, 0, x.shape, strides)
             return x
     else:
         size = x.itemsize
         strides = tuple(stride // size for stride in x.strides)
-        # Strides that are all 0 would mean contiguous rows.
-        if not any(strides) or any(stride % size for stride in x.strides):
+        # Strides that are all 0 would mean contiguous rows, and there are no negative ones.
+        if not any(strides) or any(stride < 0 or stride % size for stride in x.strides):
             x = np.ascontiguousarray(x)
             strides = NO_STRIDES
+            flags = s.READ_ONLY  # what a call wrote to a copy would be lost
     pack(
         tensor,
         x.__array_interface__["data"][0],
         code,
         s.CPU,
         0,
-        0 if flags.writeable else s.READ_ONLY,
+        flags,
         x.shape,
         strides,
     )

@@ -51,8 +51,20 @@ def test_strides_and_read_only_flags_travel() -> None:
     assert not any(repeated.strides) and repeated.keep.shape == (2, 5)
 
 
+def test_copies_of_numpy_arrays_are_inputs_only() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    pairs = np.zeros(3, np.dtype([("a", np.float32), ("b", np.uint8)]))
+    for given in (x[::-1], x[:, ::-1], pairs["a"], np.lib.stride_tricks.as_strided(x, (2, 3), (0, 0))):
+        copied = moebius.Array.empty(given.shape).copy_from(given)
+        np.testing.assert_array_equal(copied.numpy(), given)
+        assert given.flags.writeable and view(given).flags == 1
+    router = moebius.Router(3, 1, gate=np.ones((3, 2), np.float32))
+    with pytest.raises(moebius.InvalidArgument, match=r"out \[2, 3\] is read-only"):
+        router.logits(np.ones((2, 2), np.float32), out=x[::-1])
+
+
 def test_unknown_tensors_are_refused_by_name() -> None:
-    with pytest.raises(moebius.InvalidArgument, match="float64"):
+    with pytest.raises(moebius.InvalidArgument, match="float64, expected one of float32, float16"):
         view(np.zeros(3))
     with pytest.raises(moebius.InvalidArgument, match="a list is no tensor"):
         view([1, 2])
@@ -221,7 +233,8 @@ def test_copies_of_torch_tensors_are_no_outputs() -> None:
 
 @needs_torch
 def test_sparse_tensors_are_refused() -> None:
-    with pytest.raises(moebius.InvalidArgument, match="layout torch.sparse_coo, expected torch.strided"):
+    message = "layout torch.sparse_coo, expected torch.strided"
+    with pytest.raises(moebius.InvalidArgument, match=message):
         view(torch.eye(3).to_sparse())
 
 
