@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of moebius_c.h: what they return and take, without the prefix moebius_.  Arguments
-that are integers have the names that they have there.
+"""The functions of moebius_c.h: what they return and take, without the prefix moebius_.  Integers
+and texts have the names that they have there.
 
 A test compares this file with the header."""
 from __future__ import annotations
@@ -10,19 +10,23 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uin
 from typing import Any
 
 from . import _structs as s
-from ._values import Integer
+from ._values import Argument
 
 
-def _i32(name: str) -> Integer:
-    return Integer(c_int32, name)
+def _i32(name: str) -> Argument:
+    return Argument(c_int32, name)
 
 
-def _i64(name: str) -> Integer:
-    return Integer(c_int64, name)
+def _i64(name: str) -> Argument:
+    return Argument(c_int64, name)
 
 
-def _u64(name: str) -> Integer:
-    return Integer(c_uint64, name)
+def _u64(name: str) -> Argument:
+    return Argument(c_uint64, name)
+
+
+def _text(name: str) -> Argument:
+    return Argument(c_char_p, name)
 
 
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -30,8 +34,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "status_name": (c_char_p, [_i32("status")]),
     "abi_version": (c_int32, []),
     "version": (c_char_p, []),
-    "set_setting": (c_int32, [c_char_p, c_char_p]),
-    "get_setting": (c_int32, [c_char_p, c_char_p, _u64("room"), POINTER(c_size_t)]),
+    "set_setting": (c_int32, [_text("name"), _text("value")]),
+    "get_setting": (c_int32, [_text("name"), c_char_p, _u64("room"), POINTER(c_size_t)]),
     "num_settings": (c_int64, []),
     "setting_at": (c_int32, [_i64("index"), POINTER(s.SettingInfo)]),
     "set_log_function": (c_int32, [s.LogFunction, c_void_p]),
@@ -93,7 +97,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "group_barrier": (c_int32, [c_void_p]),
     "group_all_gather": (c_int32, [c_void_p, c_void_p, _i64("bytes"), c_void_p]),
     "group_split": (c_int32, [c_void_p, _i32("color"), _i32("key"), POINTER(c_void_p)]),
-    "group_abort": (c_int32, [c_void_p, c_char_p]),
+    "group_abort": (c_int32, [c_void_p, _text("why")]),
     "group_set_dead": (c_int32, [c_void_p, _i32("rank"), _i32("is_dead")]),
     "group_destroy": (c_int32, [c_void_p]),
     "rebalance": (
@@ -164,7 +168,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "transports_reserve_low_latency": (c_int32, [c_void_p, _i64("bytes")]),
     "transports_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "transports_destroy": (c_int32, [c_void_p]),
-    "result_array": (c_int32, [c_void_p, c_char_p, _i32("index"), POINTER(c_void_p)]),
+    "result_array": (c_int32, [c_void_p, _text("name"), _i32("index"), POINTER(c_void_p)]),
     "result_dlpack": (c_int32, [c_void_p, POINTER(s.DlpackArrays)]),
     "result_wait": (c_int32, [c_void_p, c_void_p]),
     "result_event": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -237,12 +241,19 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "low_latency_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),
     "low_latency_statistics": (c_int32, [c_void_p, POINTER(s.TransportStatistics)]),
     "low_latency_destroy": (c_int32, [c_void_p]),
-    "checkpoint_open": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "checkpoint_open": (c_int32, [_text("directory"), POINTER(c_void_p)]),
     "checkpoint_get_info": (c_int32, [c_void_p, POINTER(s.ModelInfo)]),
     "checkpoint_destroy": (c_int32, [c_void_p]),
     "make_model": (
         c_int32,
-        [c_char_p, _i64("num_layers"), c_char_p, _u64("seed"), c_char_p, POINTER(c_int64)],
+        [
+            _text("preset"),
+            _i64("num_layers"),
+            _text("quant"),
+            _u64("seed"),
+            _text("directory"),
+            POINTER(c_int64),
+        ],
     ),
     "workspaces_create": (c_int32, [POINTER(c_void_p)]),
     "workspaces_bytes": (c_int32, [c_void_p, POINTER(c_int64)]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._functions import FUNCTIONS
 from ._structs import ABI_VERSION
-from ._values import Integer, integer
+from ._values import Argument, checked
 
 
 def find_library() -> str:
@@ -44,22 +44,22 @@ def load_library(path: str) -> Any:
         except AttributeError:
             raise ImportError(f"{path} has no function moebius_{name}: it is too old") from None
         function.restype = result
-        function.argtypes = [x.kind if isinstance(x, Integer) else x for x in arguments]
+        function.argtypes = [x.kind if isinstance(x, Argument) else x for x in arguments]
         setattr(functions, name, _checked(function, arguments))
     return functions
 
 
 def _checked(function: Any, arguments: list[Any]) -> Any:
-    """The function, which refuses integers that do not fit in its arguments.  Why not from_param()
-    of an argument's type: ctypes turns what that raises into an ArgumentError."""
-    integers = [(i, *x) for i, x in enumerate(arguments) if isinstance(x, Integer)]
-    if not integers:
+    """The function, which refuses integers and texts that its arguments cannot hold.  Why not
+    from_param() of an argument's type: ctypes turns what that raises into an ArgumentError."""
+    looked_at = [(i, *x) for i, x in enumerate(arguments) if isinstance(x, Argument)]
+    if not looked_at:
         return function
 
     def call(*given: Any) -> Any:
         values = list(given)
-        for index, kind, name in integers:
-            values[index] = integer(values[index], kind, name)
+        for index, kind, name in looked_at:
+            values[index] = checked(values[index], kind, name)
         return function(*values)
 
     return call

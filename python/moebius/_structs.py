@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-from ._values import RANGES, integer
+from ._values import CHECKED, checked
 
 ABI_VERSION = 1
 
@@ -86,19 +86,19 @@ CODING_LOGFMT10 = 1
 
 
 class Struct(Structure):
-    """A struct that begins with its size.  Fields that are not given are cleared, and integers that
-    do not fit in theirs are refused."""
+    """A struct that begins with its size.  Fields that are not given are cleared, and integers and
+    texts that theirs cannot hold are refused."""
 
-    _integers: ClassVar[dict[str, Any]]
+    _checked: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._integers = {name: kind for name, kind, *_ in cls._fields_ if kind in RANGES}
+        cls._checked = {name: kind for name, kind, *_ in cls._fields_ if kind in CHECKED}
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
-            if name in self._integers:
-                fields[name] = integer(value, self._integers[name], name)
+            if name in self._checked:
+                fields[name] = checked(value, self._checked[name], name)
         super().__init__(sizeof(self), **fields)
 
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
-from ctypes import c_int32, c_int64, c_uint32, c_uint64
-from typing import Any, NamedTuple
+from ctypes import c_char_p, c_int32, c_int64, c_uint32, c_uint64
+from typing import Any, NamedTuple, Optional
 
 from ._exceptions import InvalidArgument
 
@@ -18,11 +19,33 @@ RANGES: dict[Any, tuple[int, int]] = {
 }
 
 
-class Integer(NamedTuple):
-    """An argument of a C function that is an integer, with its name in the header."""
+CHECKED = {*RANGES, c_char_p}
+"""The types whose values checked() looks at."""
+
+
+class Argument(NamedTuple):
+    """An argument of a C function that has such a type, with its name in the header."""
 
     kind: Any
     name: str
+
+
+def checked(value: Any, kind: Any, name: str) -> Any:
+    """The value as an argument or a field of the type takes it."""
+    return text(value, name) if kind is c_char_p else integer(value, kind, name)
+
+
+def text(value: Any, name: str) -> Optional[bytes]:
+    """The value, if it is a text or a path; None for None.  A NUL would end it early in C."""
+    if value is None:
+        return None
+    try:
+        data = os.fsencode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{name} is {value!r}, expected a text") from None
+    if b"\0" in data:
+        raise InvalidArgument(f"{name} is {value!r}, expected a text without NUL")
+    return data
 
 
 def integer(value: Any, kind: Any, name: str) -> int:

@@ -12,7 +12,7 @@ from . import _structs as s
 from ._dtypes import NAMES
 from ._handles import Handle
 from ._library import lib
-from .errors import check, create
+from .errors import InvalidArgument, check, create
 
 __all__ = ["Checkpoint", "ModelInfo", "make_model"]
 
@@ -49,7 +49,9 @@ class Checkpoint(Handle):
     _destroy = lib.checkpoint_destroy
 
     def __init__(self, directory: Path) -> None:
-        self._handle = create(lib.checkpoint_open, os.fsencode(directory))
+        if directory == "":
+            raise InvalidArgument("directory is empty, expected that of a model")
+        self._handle = create(lib.checkpoint_open, directory)
         info = s.ModelInfo()
         check(lib.checkpoint_get_info(self._handle, byref(info)))
         self.info = ModelInfo(
@@ -83,14 +85,5 @@ def make_model(
     `moebius make-model --preset list` prints the presets, and --help the formats.  num_layers 0:
     one, or all of a tiny preset."""
     written = c_int64()
-    check(
-        lib.make_model(
-            preset.encode(),
-            num_layers,
-            None if quant is None else quant.encode(),
-            seed,
-            os.fsencode(directory),
-            byref(written),
-        )
-    )
+    check(lib.make_model(preset, num_layers, quant, seed, directory, byref(written)))
     return written.value

@@ -182,7 +182,7 @@ class Experts(Handle):
                 activation_struct(activation, gated, interleaved, alpha, beta, limit)
             ),
             lends_weights=lends_weights,
-            implementation=None if implementation is None else implementation.encode(),
+            implementation=implementation,
         )
         where = stream_of_device(stream, device, weights.w1.contents.device)
         self._handle = create(lib.experts_create, weights, options, where)

@@ -226,7 +226,7 @@ class Group(Handle):
 
     def abort(self, why: str) -> None:
         """Tells every peer that this rank cannot go on; their waits end and name it."""
-        check(lib.group_abort(self._get(), why.encode()))
+        check(lib.group_abort(self._get(), why))
 
     def set_dead(self, rank: int, is_dead: bool = True) -> None:
         """Goes on without a rank, or takes it back; every live rank makes the same call."""
@@ -241,7 +241,8 @@ class Group(Handle):
         if self._handle is None:
             return
         if error is not None:
-            lib.group_abort(self._handle, (str(error) or type(error).__name__).encode())
+            why = (str(error) or type(error).__name__).encode(errors="replace")
+            lib.group_abort(self._handle, why.replace(b"\0", b" "))
         self.close()
 
     def __repr__(self) -> str:

@@ -183,7 +183,7 @@ class MoeLayer(Handle):
         Collective with a group."""
         checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
         load = s.LoadOptions(
-            quant=quant.encode(),
+            quant=quant,
             placement=placement_pointer(placement),
             allow_nonfinite=allow_nonfinite,
         )

@@ -121,12 +121,12 @@ class LayerOptions:
         list's only element when they are called; these live as long as the callback."""
         struct = s.LayerOptions(
             format=format_code(self.format),
-            experts=_text(self.experts),
+            experts=self.experts,
             lends_weights=self.lends_weights,
             computes_in_f64=self.computes_in_f64,
             kernel=None if self.kernel is None else pointer(self.kernel._struct()),
             workspaces=optional_handle(self.workspaces),
-            backend=_text(self.backend),
+            backend=self.backend,
             tp_size=self.tp_size,
             no_expert_parallel=not self.expert_parallel,
             max_num_tokens=self.max_num_tokens,
@@ -142,10 +142,6 @@ class LayerOptions:
         if self.shared_experts is not None:
             struct.shared_experts = s.SharedFunction(_callback(self.shared_experts, kind_of_call))
         return struct
-
-
-def _text(text: Optional[str]) -> Optional[bytes]:
-    return None if text is None else text.encode()
 
 
 def _callback(function: Callable[..., None], kind_of_call: list[Any]) -> Callable[..., int]:

@@ -113,7 +113,7 @@ def rebalance(
         num_groups=num_groups,
         num_nodes=num_nodes,
         num_ranks=num_ranks,
-        policy=policy.encode(),
+        policy=policy,
     )
     sizes = (num_physical, num_groups, num_nodes, num_ranks)
     if min(sizes) < 1:  # 0 is a default of the library's

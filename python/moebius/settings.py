@@ -57,15 +57,15 @@ def settings() -> list[Setting]:
 def set_setting(name: str, value: Optional[object]) -> None:
     """Gives a setting a value for this process, whatever the environment says.  None lets the
     environment decide again."""
-    check(lib.set_setting(name.encode(), None if value is None else str(value).encode()))
+    check(lib.set_setting(name, None if value is None else str(value)))
 
 
 def get_setting(name: str) -> str:
     """The value of a setting; empty where it has none."""
     size = c_size_t()
-    check(lib.get_setting(name.encode(), None, 0, byref(size)))
+    check(lib.get_setting(name, None, 0, byref(size)))
     text = create_string_buffer(size.value)
-    check(lib.get_setting(name.encode(), text, len(text), None))
+    check(lib.get_setting(name, text, len(text), None))
     return text.value.decode()
 
 

@@ -107,7 +107,7 @@ class Result(Handle):
                 (x,) = take(handle, _array_name(name, index), self._stream)
                 if x is not self._kind.NOT_KNOWN:
                     return x
-        array = create(lib.result_array, handle, name.encode(), index)
+        array = create(lib.result_array, handle, name, index)
         return None if array is None else self._convert(Array(array))
 
     def _convert(self, array: Array) -> Any:

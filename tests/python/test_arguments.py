@@ -94,3 +94,39 @@ def test_integers_of_numpy_and_torch_are_taken() -> None:
     for kind in kinds:
         moebius.Stream.cpu(kind(1))
         make(topk=kind(2), placement=kind([0] * 8))
+
+
+# Calls with a text that C would read up to its NUL.
+TEXTS: dict[str, Callable[[str], Any]] = {
+    r"directory is 'FOLDER\x00x', expected a text without NUL": lambda folder: moebius.Checkpoint(
+        folder + "\0x"
+    ),
+    r"quant is 'int8_w8a8\x00x', expected a text without NUL": lambda folder: (
+        moebius.MoeLayer.from_checkpoint(folder, quant="int8_w8a8\0x")
+    ),
+    r"value is '2\x00', expected a text without NUL": lambda folder: moebius.set_setting(
+        "MOEBIUS_THREADS", "2\0"
+    ),
+    r"backend is 'none\x00', expected a text without NUL": lambda folder: make(backend="none\0"),
+    "directory is empty": lambda folder: moebius.Checkpoint(""),
+    "directory is null": lambda folder: moebius.Checkpoint(None),  # type: ignore[arg-type]
+    "quant is 3, expected a text": lambda folder: moebius.MoeLayer.from_checkpoint(
+        folder, quant=3  # type: ignore[arg-type]
+    ),
+    "policy is 5, expected a text": lambda folder: placement.rebalance(
+        np.ones((2, 8)), 8, policy=5  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", TEXTS)
+def test_texts_are_refused_that_c_would_not_read_to_their_end(message: str, folder: str) -> None:
+    expect_refusal(message.replace("FOLDER", folder), lambda: TEXTS[message](folder))
+
+
+def test_a_failure_whose_message_has_a_nul_is_told_to_the_peers() -> None:
+    ours, theirs = moebius.Group.threads(2)
+    with pytest.raises(KeyError, match="out of"), ours:
+        raise KeyError("out of\0range")
+    with pytest.raises(moebius.CommError, match="out of"):
+        theirs.barrier()

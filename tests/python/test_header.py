@@ -11,7 +11,7 @@ from helpers import ROOT
 
 from moebius import _functions, _structs
 from moebius._library import lib
-from moebius._values import RANGES, Integer
+from moebius._values import RANGES, Argument
 
 TEXT = re.sub(r"/\*.*?\*/", "", (ROOT / "include" / "moebius_c.h").read_text(), flags=re.S)
 HANDLES = set(re.findall(r"typedef struct \w+_handle\* (\w+);", TEXT))
@@ -113,7 +113,8 @@ def test_function_types_are_those_of_the_header() -> None:
 def argument_of(declaration: str) -> Any:
     c_type, name, _ = type_and_name(declaration)
     kind = ctypes_of(c_type)
-    return Integer(kind, name) if kind in RANGES else kind
+    is_checked = kind in RANGES or c_type.split() == ["const", "char*"]
+    return Argument(kind, name) if is_checked else kind
 
 
 def test_functions_are_those_of_the_header() -> None:
