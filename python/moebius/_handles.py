@@ -53,3 +53,16 @@ class Handle(Sole):
         handle, self._handle = self._handle, None
         if handle is not None:
             self._destroy(handle)
+
+
+def handle_of(owner: Any, kind: type[Handle], name: str) -> int:
+    """The handle of an argument, which must be an object of the kind."""
+    if not isinstance(owner, kind):
+        given = type(owner).__name__
+        raise InvalidArgument(f"{name} is a {given}, expected a moebius.{kind.__name__}")
+    return owner._get()
+
+
+def optional_handle(owner: Any, kind: type[Handle], name: str) -> int | None:
+    """The same; None for None."""
+    return None if owner is None else handle_of(owner, kind, name)

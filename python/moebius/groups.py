@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_char, c_void_p, create_string_buffer, memmove, string_at
+from ctypes import byref, c_char, c_int32, c_void_p, create_string_buffer, memmove, string_at
 from types import TracebackType
 from typing import Any, Optional
 
@@ -14,6 +15,7 @@ from . import _structs as s
 from ._callbacks import guarded, watch_signals
 from ._handles import Handle
 from ._library import lib
+from ._values import integer
 from .errors import InvalidArgument, check, create
 from .tensors import device_name
 
@@ -27,8 +29,8 @@ def _options(timeout: Optional[float], ranks_per_node: int) -> s.GroupOptions:
 def _milliseconds(timeout: Optional[float]) -> int:
     if timeout is None:
         return 0
-    if timeout <= 0:
-        raise InvalidArgument(f"timeout is {timeout} s, expected more than 0")
+    if not 0 < timeout < math.inf:
+        raise InvalidArgument(f"timeout is {timeout} s, expected a finite number of more than 0")
     return max(1, round(timeout * 1000))
 
 
@@ -63,7 +65,9 @@ class Group(Handle):
 
         `timeout` in seconds; None is the setting MOEBIUS_TIMEOUT_MS.  `ranks_per_node` pretends
         nodes; 0 stands for one."""
-        handles = (c_void_p * max(size, 1))()
+        size = integer(size, c_int32, "size")
+        # No memory is taken for sizes that the library refuses.
+        handles = (c_void_p * (size if 1 <= size <= 1 << 16 else 1))()
         check(lib.make_thread_groups(size, _options(timeout, ranks_per_node), handles))
         return [Group(handle) for handle in handles]
 
@@ -125,7 +129,10 @@ class Group(Handle):
         MPI_Comm as a number, or None for MPI_COMM_WORLD.  `ranks_per_node` 0 takes the machines as
         they are.  Collective.  Raises Unsupported in a build without MPI."""
         if comm is not None and not isinstance(comm, int):
-            comm = sys.modules["mpi4py.MPI"]._addressof(comm)
+            mpi: Any = sys.modules.get("mpi4py.MPI")
+            if not isinstance(comm, getattr(mpi, "Comm", ())):
+                raise InvalidArgument(f"comm is {comm!r}, expected one of mpi4py or an address")
+            comm = mpi._addressof(comm)
         return Group(create(lib.make_mpi_group, comm, _options(timeout, ranks_per_node)))
 
     def cuda(self, index: int) -> Group:

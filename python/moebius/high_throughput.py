@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 from . import _structs as s
 from ._dlpack import ArrayNames
 from ._frames import Frames
-from ._handles import Handle
+from ._handles import Handle, handle_of, optional_handle
 from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
@@ -26,7 +26,6 @@ from .transports import (
     Transports,
     TransportStatistics,
     array_property,
-    optional_handle,
     read_bytes,
     read_statistics,
 )
@@ -147,9 +146,9 @@ class HighThroughput(Handle):
             placement=placement_pointer(placement),
             dispatch_sms=dispatch_sms,
             combine_sms=combine_sms,
-            transports=optional_handle(transports),
+            transports=optional_handle(transports, Transports, "transports"),
         )
-        self._handle = create(lib.high_throughput_create, group._get(), options)
+        self._handle = create(lib.high_throughput_create, handle_of(group, Group, "group"), options)
         self.num_sms = (dispatch_sms, combine_sms)
         """What dispatch and combine use on GPUs; 0: the library has chosen."""
 
@@ -240,7 +239,8 @@ class HighThroughput(Handle):
         call = _Dispatch(
             self._get(), payloads, previous_event=previous_event, is_async=is_async, stream=stream
         )
-        return call.result(call.make(lib.high_throughput_dispatch_cached, route._get()))
+        made = call.make(lib.high_throughput_dispatch_cached, handle_of(route, Dispatched, "route"))
+        return call.result(made)
 
     def expert_order(
         self, dispatched: Dispatched, *, expert_alignment: int = 1, stream: Any = None
@@ -251,7 +251,7 @@ class HighThroughput(Handle):
         handle = create(
             lib.high_throughput_expert_order,
             self._get(),
-            dispatched._get(),
+            handle_of(dispatched, Dispatched, "dispatched"),
             expert_alignment,
             where,
         )
@@ -288,14 +288,14 @@ class HighThroughput(Handle):
             topk_weights_into=topk_weights_into,
             stream=stream,
         )
-        return call.result(call.make(lib.high_throughput_combine, dispatched._get()))
+        return call.result(call.make(lib.high_throughput_combine, dispatched))
 
     def combine_start(
         self, x: SupportsDLPack, dispatched: Dispatched, **options: Any
     ) -> Pending[Combined]:
         """The same, and the options are the same, but rows are on their way when it returns."""
         call = _Combine(self._get(), x, **options)
-        handle = call.make(lib.high_throughput_combine_start, dispatched._get())
+        handle = call.make(lib.high_throughput_combine_start, dispatched)
         return Pending(handle, call.result, (call, dispatched), call.is_async)
 
     def set_sms(self, dispatch_sms: int, combine_sms: int) -> None:
@@ -369,7 +369,7 @@ class _Dispatch:
             count,
             put(0, topk_ids),
             put(1, topk_weights),
-            optional_handle(layout) or 0,
+            optional_handle(layout, Layout, "layout") or 0,
             expert_alignment,
             capacity,
             combine_row_bytes,
@@ -432,8 +432,9 @@ class _Combine:
             put(5, topk_weights_into),
         )
 
-    def make(self, function: Any, dispatched: int) -> int:
-        handle = create(function, self._transport, self._frame.struct, dispatched, self._stream)
+    def make(self, function: Any, dispatched: Dispatched) -> int:
+        route = handle_of(dispatched, Dispatched, "dispatched")
+        handle = create(function, self._transport, self._frame.struct, route, self._stream)
         self._kept = _COMBINES.give_back(self._frame)
         return handle or 0
 

@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 
 from . import _structs as s
 from ._dtypes import NAMES, dtype_code
-from ._handles import Handle
+from ._handles import Handle, optional_handle
 from ._library import lib
 from .checkpoint import Checkpoint, Path
 from .errors import InvalidArgument, check, create
@@ -24,7 +24,6 @@ from .placement import placement_pointer
 from .quant import QuantConfig
 from .router import RouterConfig, router_weights
 from .tensors import SupportsDLPack, kind_of, named_stream, stream_handle, view_pointer
-from .transports import optional_handle
 
 __all__ = ["LayerCall", "LayerInfo", "MoeLayer"]
 
@@ -127,6 +126,7 @@ class MoeLayer(Handle):
         stream: Any = None,
         **options: Any,
     ) -> None:
+        group_handle = optional_handle(group, Group, "group")
         experts = weights_struct(w1, w2, quant, lora)
         given = experts.w1.contents
         if num_experts is None:
@@ -153,7 +153,7 @@ class MoeLayer(Handle):
         if device is None and group is not None:
             device = group.device
         where = stream_of_device(stream, device, given.device)
-        self._make(options, group, lib.layer_create, weights, where)
+        self._make(options, group_handle, lib.layer_create, weights, where)
         if self.info.retains_weights:
             self._lent = (w1, w2, quant, lora, shared_w1, shared_w2)
 
@@ -181,6 +181,7 @@ class MoeLayer(Handle):
         is linear.  `options` are the fields of LayerOptions.  Raises InvalidArgument for files that
         cannot be right, unless `allow_nonfinite` also for experts' weights with NaN or infinity.
         Collective with a group."""
+        group_handle = optional_handle(group, Group, "group")
         checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path)
         load = s.LoadOptions(
             quant=quant,
@@ -192,11 +193,12 @@ class MoeLayer(Handle):
         where = stream_of_device(stream, device, s.Device(s.CPU, 0))
         made = cls.__new__(cls)
         index = -1 if layer is None else layer
-        made._make(options, group, lib.layer_load, checkpoint._get(), index, load, where)
+        source = (checkpoint._get(), index, load)
+        made._make(options, group_handle, lib.layer_load, *source, where)
         return made
 
     def _make(
-        self, options: dict[str, Any], group: Optional[Group], function: Any, *arguments: Any
+        self, options: dict[str, Any], group: Optional[int], function: Any, *arguments: Any
     ) -> None:
         *source, where = arguments
         self._options = LayerOptions(**options)
@@ -205,9 +207,7 @@ class MoeLayer(Handle):
         self._kind: list[Any] = [None]
         self._options_struct = self._options._struct(self._kind)  # which holds the callbacks
         self._has_callbacks = (self._options.routing or self._options.shared_experts) is not None
-        self._handle = create(
-            function, *source, self._options_struct, optional_handle(group), where
-        )
+        self._handle = create(function, *source, self._options_struct, group, where)
         self._where = where
         self._frames: list[_Frame] = []
         info = s.LayerInfo()
@@ -251,13 +251,13 @@ class MoeLayer(Handle):
         Raises CommError where a rank was lost; on a GPU it may have been in an earlier call."""
         frame = self._frames.pop() if self._frames else _Frame()
         kind = kind_of(hidden)
+        keep = kind.fill(frame.hidden, hidden)
         if out is None:
             out = kind.empty_like(hidden)
             kind.fill(frame.out, out)  # which needs nothing else to live
             keep_out = None
         else:
             keep_out = kind_of(out).fill(frame.out, out)
-        keep = kind.fill(frame.hidden, hidden)
         if topk_ids is None and topk_weights is None:
             given: Any = frame.input_ref
             keep_ids = None

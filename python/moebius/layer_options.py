@@ -12,12 +12,12 @@ from typing import Any, Optional
 
 from . import _structs as s
 from ._callbacks import guarded
-from ._handles import Handle
+from ._handles import Handle, optional_handle
 from ._library import lib
 from .errors import check, create
 from .experts import format_code
 from .tensors import borrowed
-from .transports import Transports, optional_handle, read_bytes
+from .transports import Transports, read_bytes
 
 __all__ = ["KernelOptions", "LayerOptions", "Workspaces"]
 
@@ -125,12 +125,12 @@ class LayerOptions:
             lends_weights=self.lends_weights,
             computes_in_f64=self.computes_in_f64,
             kernel=None if self.kernel is None else pointer(self.kernel._struct()),
-            workspaces=optional_handle(self.workspaces),
+            workspaces=optional_handle(self.workspaces, Workspaces, "workspaces"),
             backend=self.backend,
             tp_size=self.tp_size,
             no_expert_parallel=not self.expert_parallel,
             max_num_tokens=self.max_num_tokens,
-            transports=optional_handle(self.transports),
+            transports=optional_handle(self.transports, Transports, "transports"),
             monolithic=self.monolithic,
             comm_sms=self.comm_sms,
             capacity=self.capacity,

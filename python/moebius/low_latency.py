@@ -14,7 +14,7 @@ from typing import Any, Optional
 from . import _structs as s
 from ._dtypes import dtype_code
 from ._frames import Frames
-from ._handles import Handle
+from ._handles import Handle, handle_of, optional_handle
 from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
@@ -26,7 +26,6 @@ from .transports import (
     Transports,
     TransportStatistics,
     array_property,
-    optional_handle,
     read_bytes,
     read_statistics,
 )
@@ -104,7 +103,7 @@ def _options(
         num_sms=num_sms,
         sums_per_rank=sums_per_rank,
         excludes_missing=excludes_missing,
-        transports=optional_handle(transports),
+        transports=optional_handle(transports, Transports, "transports"),
     )
 
 
@@ -148,8 +147,8 @@ class LowLatency(Handle):
             excludes_missing,
             transports,
         )
+        self._handle = create(lib.low_latency_create, handle_of(group, Group, "group"), options)
         self._num_ranks = group.size
-        self._handle = create(lib.low_latency_create, group._get(), options)
 
     @staticmethod
     def size_hint(
@@ -252,7 +251,7 @@ class LowLatency(Handle):
             into=into,
             stream=stream,
         )
-        return call.result(call.make(lib.low_latency_combine, dispatched._get()))
+        return call.result(call.make(lib.low_latency_combine, dispatched))
 
     def combine_start(
         self,
@@ -264,7 +263,7 @@ class LowLatency(Handle):
     ) -> Pending[LowLatencyCombined]:
         """The send half; the options are the same."""
         call = _Combine(self._get(), x, topk_ids, topk_weights, **options)
-        handle = call.make(lib.low_latency_combine_start, dispatched._get())
+        handle = call.make(lib.low_latency_combine_start, dispatched)
         return Pending(handle, call.result, (call, dispatched))
 
     def set_dead(self, rank: int, is_dead: bool = True) -> None:
@@ -387,8 +386,9 @@ class _Combine:
             put(4, into),
         )
 
-    def make(self, function: Any, dispatched: int) -> int:
-        handle = create(function, self._transport, self._frame.struct, dispatched, self._stream)
+    def make(self, function: Any, dispatched: LowLatencyDispatched) -> int:
+        route = handle_of(dispatched, LowLatencyDispatched, "dispatched")
+        handle = create(function, self._transport, self._frame.struct, route, self._stream)
         self._kept = _COMBINES.give_back(self._frame)
         return handle or 0
 

@@ -102,12 +102,19 @@ def rebalance(
     if hasattr(load, "detach"):  # a torch tensor, maybe of a GPU or of a type that numpy lacks
         load = load.detach().cpu().double().numpy()
     try:
-        loads = np.ascontiguousarray(load, dtype=np.float32)
+        exact = np.ascontiguousarray(load, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"load is no array of numbers: {error}") from None
-    if loads.ndim != 2:
-        raise InvalidArgument(f"load has {loads.ndim} dimensions, expected 2: [layers, experts]")
-    num_layers, num_experts = loads.shape
+    if exact.ndim != 2:
+        raise InvalidArgument(f"load has {exact.ndim} dimensions, expected 2: [layers, experts]")
+    largest = np.finfo(np.float32).max
+    for layer, expert in np.argwhere(np.isfinite(exact) & (np.abs(exact) > largest)):
+        raise InvalidArgument(
+            f"the load of expert {expert} in layer {layer} is {exact[layer, expert]}, "
+            f"expected 0 to {largest}"
+        )
+    loads = exact.astype(np.float32)
+    num_layers, num_experts = exact.shape
     options = s.RebalanceOptions(
         num_physical=num_physical,
         num_groups=num_groups,

@@ -5,6 +5,7 @@
 Letters: T tokens, H hidden, E experts, L local experts, K top-k."""
 from __future__ import annotations
 
+from ctypes import c_uint32
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -12,6 +13,7 @@ from . import _structs as s
 from ._dtypes import dtype_code
 from ._handles import Handle
 from ._library import lib
+from ._values import integer
 from .errors import InvalidArgument, check, create
 from .tensors import (
     SupportsDLPack,
@@ -186,7 +188,8 @@ def count_expert_tokens(
     maps global ids to local ones, -1 for those elsewhere; without it ids are local."""
     given = view(topk_ids)
     if out is None:
-        out = empty(kind_of(topk_ids), s.I32, (num_local_experts,), given.device)
+        count = integer(num_local_experts, c_uint32, "num_local_experts")
+        out = empty(kind_of(topk_ids), s.I32, (count,), given.device)
     check(
         lib.count_expert_tokens(
             given, optional_view(expert_map), view(out), stream_handle(stream, topk_ids)

@@ -11,7 +11,7 @@ from typing import Any, Generic, Optional, TypeVar
 
 from . import _structs as s
 from ._dlpack import ArrayNames
-from ._handles import Handle
+from ._handles import Handle, handle_of
 from ._library import lib
 from .errors import InvalidArgument, check, create
 from .groups import Group
@@ -27,7 +27,7 @@ class Transports(Handle):
     _destroy = lib.transports_destroy
 
     def __init__(self, group: Group) -> None:
-        self._handle = create(lib.transports_create, group._get())
+        self._handle = create(lib.transports_create, handle_of(group, Group, "group"))
 
     def reserve_low_latency(self, nbytes: int) -> None:
         """Makes window memory ahead, on one node.  A LowLatency with these transports that fits in what
@@ -63,10 +63,6 @@ def read_statistics(function: Any, owner: Handle) -> TransportStatistics:
     found = s.TransportStatistics()
     check(function(owner._get(), byref(found)))
     return TransportStatistics(found.selections, found.copies, found.node_copies)
-
-
-def optional_handle(owner: Optional[Handle]) -> Optional[int]:
-    return None if owner is None else owner._get()
 
 
 class Result(Handle):

@@ -130,3 +130,36 @@ def test_a_failure_whose_message_has_a_nul_is_told_to_the_peers() -> None:
         raise KeyError("out of\0range")
     with pytest.raises(moebius.CommError, match="out of"):
         theirs.barrier()
+
+
+# Calls with an object, a number or a shape that is not what was asked for.
+OTHERS: dict[str, Callable[[], Any]] = {
+    "group is a str, expected a moebius.Group": lambda: make(group="x"),
+    "group is a int, expected a moebius.Group": lambda: moebius.Transports(5),  # type: ignore
+    "group is a Workspaces, expected a moebius.Group": lambda: moebius.HighThroughput(
+        moebius.Workspaces(), 8  # type: ignore[arg-type]
+    ),
+    "group is a NoneType, expected a moebius.Group": lambda: moebius.LowLatency(
+        None, 8, hidden=64, topk=2  # type: ignore[arg-type]
+    ),
+    "transports is a Group, expected a moebius.Transports": lambda: make(transports=group()),
+    "workspaces is a str, expected a moebius.Workspaces": lambda: make(workspaces="mine"),
+    "dispatched is a ndarray, expected a moebius.Dispatched": lambda: moebius.HighThroughput(
+        group(), 8
+    ).combine(HIDDEN, HIDDEN),
+    "comm is 'x', expected one of mpi4py or an address": lambda: moebius.Group.mpi("x"),
+    f"size is {2**40}, {I32}": lambda: moebius.Group.threads(2**40),
+    f"num_ranks is {2**31 - 1}, expected at most": lambda: moebius.Group.threads(2**31 - 1),
+    "timeout is nan s, expected a finite number": lambda: moebius.Group.threads(1, timeout=np.nan),
+    "timeout is inf s, expected a finite number": lambda: moebius.Group.threads(1, timeout=np.inf),
+    "num_local_experts is -1, expected 0 to": lambda: moebius.count_expert_tokens(IDS, -1),
+    "the load of expert 1 in layer 0 is 1e+300, expected 0 to": lambda: placement.rebalance(
+        [[1.0, 1e300]], 2
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("message", OTHERS)
+def test_other_arguments_are_refused_by_their_names(message: str) -> None:
+    expect_refusal(message, OTHERS[message])
