@@ -30,6 +30,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import torch
 
 from .errors import InvalidArgument, Unsupported
+from .experts import Experts
+from .layer import MoeLayer
 
 __all__ = ["NO_GRADIENTS", "handle"]
 
@@ -50,7 +52,7 @@ _numbers = itertools.count(2)
 
 def handle(target: Any) -> int:
     """Gives the number by which operators know an object: a moebius.Experts, a moebius.MoeLayer, or
-    anything that is called as one of them.
+    anything that is called as one of them.  An operator refuses an object of the other class.
 
     The same object has the same number, and no number is given out twice.  The object is not kept
     alive: an operator that is called after its end raises InvalidArgument."""
@@ -63,32 +65,48 @@ def handle(target: Any) -> int:
         return number
 
 
-def _object(number: int) -> Any:
+_OTHERS: "dict[type, type]" = {Experts: MoeLayer, MoeLayer: Experts}
+
+
+def _object(number: int, kind: type) -> Any:
+    """The object of a number: of the kind, or called as one, but not of the other kind."""
     target = _objects.get(number)
     if target is None:
         raise InvalidArgument(
             f"handle is {number}, expected that of an object that is alive (torch_ops.handle)"
         )
+    if isinstance(target, _OTHERS[kind]):
+        raise InvalidArgument(
+            f"handle is {number}, that of a {type(target).__name__}, expected that of a "
+            f"moebius.{kind.__name__}"
+        )
     return target
 
 
-def _run_experts(
-    hidden: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, handle: int
-) -> torch.Tensor:
-    # Why not empty_like: the result is contiguous, as the fake implementation promises.
-    out = hidden.new_empty(hidden.shape)
-    _object(handle)(hidden, topk_ids, topk_weights, out=out)
-    return out
+def _make_run(kind: type, writes_out: bool) -> Any:
+    """What an operator runs.  Layers are called as experts are, and their ids may be None."""
 
+    def run_out(
+        hidden: torch.Tensor,
+        topk_ids: Optional[torch.Tensor],
+        topk_weights: Optional[torch.Tensor],
+        handle: int,
+        out: torch.Tensor,
+    ) -> None:
+        _object(handle, kind)(hidden, topk_ids, topk_weights, out=out)
 
-def _run_experts_out(
-    hidden: torch.Tensor,
-    topk_ids: torch.Tensor,
-    topk_weights: torch.Tensor,
-    handle: int,
-    out: torch.Tensor,
-) -> None:
-    _object(handle)(hidden, topk_ids, topk_weights, out=out)
+    def run(
+        hidden: torch.Tensor,
+        topk_ids: Optional[torch.Tensor],
+        topk_weights: Optional[torch.Tensor],
+        handle: int,
+    ) -> torch.Tensor:
+        # Why not empty_like: the result is contiguous, as the fake implementation promises.
+        out = hidden.new_empty(hidden.shape)
+        run_out(hidden, topk_ids, topk_weights, handle, out)
+        return out
+
+    return run_out if writes_out else run
 
 
 def _fake(
@@ -157,8 +175,7 @@ def _register() -> Any:
     tag = getattr(getattr(torch, "Tag", None), "pt2_compliant_tag", None)
     for name, schema in _SCHEMAS.items():
         writes_out = name.endswith("_out")
-        # Layers are called as experts are, since ids and weights may be None there.
-        run: Any = _run_experts_out if writes_out else _run_experts
+        run = _make_run(MoeLayer if name.startswith("layer") else Experts, writes_out)
         fake: Any = _fake_out if writes_out else _fake
         if tag is None:
             library.define(name + schema)

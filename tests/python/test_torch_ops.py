@@ -112,6 +112,23 @@ def test_handles_are_for_good_and_hold_nothing() -> None:
         torch.ops.moebius.experts(*make_call(), number)
 
 
+def test_operators_refuse_objects_of_the_other_kind() -> None:
+    experts, layer, call = make_experts(), make_layer(), make_call()
+    out = torch.empty_like(call[0])
+    operators = torch.ops.moebius
+    for target, kind, run, run_out in (
+        (layer, "Experts", operators.experts, operators.experts_out),
+        (experts, "MoeLayer", operators.layer, operators.layer_out),
+    ):
+        number = torch_ops.handle(target)
+        given = type(target).__name__
+        message = f"handle is {number}, that of a {given}, expected that of a moebius.{kind}$"
+        with pytest.raises(moebius.InvalidArgument, match=message):
+            run(*call, number)
+        with pytest.raises(moebius.InvalidArgument, match=message):
+            run_out(*call, number, out)
+
+
 def test_errors_of_the_library_come_through() -> None:
     experts = make_experts()
     hidden, ids, weights = make_call()
