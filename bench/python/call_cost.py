@@ -67,7 +67,8 @@ def measure(
         wait,
     )
     lib.layer_forward = nothing
-    handle, layer._handle = layer._handle, None
+    # A null pointer, of which abs() is 0: success.  None would stand for a layer that is closed.
+    handle, layer._handle = layer._handle, ctypes.c_void_p()  # type: ignore[assignment]
     try:
         python, python_into = time_us(
             [lambda: layer(hidden), lambda: layer(hidden, out=out)], number, wait
