@@ -131,9 +131,9 @@ struct LowLatencyCombineOutput {
 class LowLatency {
  public:
   // The group must outlive the object.  The call is collective.  Throws InvalidArgument:
-  // max_tokens, hidden or topk < 1, in_dtype other than bf16, f16 and f32, an expert on a rank that
-  // the group does not have; Unsupported: sums per rank or excludes_missing over several nodes,
-  // more than a GPU's kernels have room for.
+  // max_tokens, hidden or topk < 1, sizes that no machine has room for, in_dtype other than bf16,
+  // f16 and f32, an expert on a rank that the group does not have; Unsupported: sums per rank or
+  // excludes_missing over several nodes, more than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
@@ -144,7 +144,8 @@ class LowLatency {
   // made by the first calls that need them and kept.
   int64_t bytes() const;
   // The bytes of window memory that each rank needs for these options, with `num_experts` placed
-  // evenly.  Any GPU stands for all of them.
+  // evenly.  Any GPU stands for all of them.  Throws InvalidArgument as the constructor does, also
+  // for num_ranks or num_experts < 1.
   static int64_t size_hint(const LowLatencyOptions& options,
                            int num_ranks,
                            int64_t num_experts,

@@ -45,7 +45,7 @@ class Transports {
   // tells what an object takes.  CPUs: memory that nobody touches costs nothing.  A second call
   // adds a window, and what is left of the first one is given up.  Collective; all ranks give the
   // same number.  Rank threads of GPUs still wait for each other then.  Throws InvalidArgument:
-  // bytes < 0; Unsupported: ranks on several nodes.
+  // bytes < 0, or more than any machine has; Unsupported: ranks on several nodes.
   void reserve_low_latency(int64_t bytes);
 
   Group& group() const;

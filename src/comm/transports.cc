@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/window_limit.h"
 #include "comm/group/window_part.h"
 #include "comm/low_latency/transport.h"
 #include "moebius/error.h"
@@ -106,6 +107,8 @@ std::shared_ptr<LowLatency> Transports::low_latency(const ExpertPlacement& place
 
 void Transports::reserve_low_latency(int64_t bytes) {
   expect_ge(bytes, 0, "bytes to be reserved for low latency");
+  comm::expect_window_bytes(static_cast<double>(bytes), state_->group.size(),
+                            "what is reserved for low latency");
   if (state_->group.topology().num_nodes() > 1) {
     throw Unsupported(fmt::format(
         "memory for low latency is reserved among the ranks of a node, these are on {} nodes",

@@ -295,10 +295,13 @@ static void check_misuse(void) {
   REFUSES(bad.num_experts = 0);
   REFUSES(bad.num_experts = -1);
   REFUSES(bad.max_tokens = -1);
+  REFUSES(bad.max_tokens = INT64_C(1) << 62);
   REFUSES(bad.hidden = 0);
   REFUSES(bad.hidden = -5);
+  REFUSES(bad.hidden = INT64_MAX);
   REFUSES(bad.topk = 0);
   REFUSES(bad.topk = -2);
+  REFUSES(bad.topk = INT64_C(1) << 58);
   REFUSES(bad.in_dtype = MOEBIUS_I32);
   REFUSES(bad.in_dtype = 99);
   REFUSES(bad.sums_per_rank = 2);

@@ -3,6 +3,8 @@
 //
 // Low latency on CPUs: every row and every sum is compared with what the whole problem says it must
 // be.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -416,6 +418,46 @@ TEST(LowLatencySize, HintIsWhatIsMapped) {
   EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + signals);
   options.sum = LowLatencySum::kRanks;  // adds the weights of 8 ranks
   EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * (bank + 8 * 4 * 128 * 8) + signals);
+}
+
+// Their products do not fit into an int64_t: once a window came out small, and was written past.
+TEST(LowLatencySize, RefusesWhatOverflows) {
+  constexpr int64_t kMost = 2147483647;
+  const LowLatencyOptions good{128, 7168, 8, DType::kBF16};
+  const auto refusal = [](const LowLatencyOptions& options, int num_ranks, int64_t num_experts) {
+    const auto on = [&](Device device) {
+      return message_of<InvalidArgument>(
+          [&] { LowLatency::size_hint(options, num_ranks, num_experts, device); });
+    };
+    EXPECT_EQ(on(Device::cpu()), on(Device::cuda(0)));
+    return on(Device::cpu());
+  };
+  for (int shift = 31; shift < 63; ++shift) {
+    const int64_t large = int64_t{1} << shift;
+    const std::string text = fmt::format(" is {}, expected at most {}", large, kMost);
+    const auto with = [&](int64_t LowLatencyOptions::*size) {
+      LowLatencyOptions options = good;
+      options.*size = large;
+      return refusal(options, 8, 256);
+    };
+    expect_mentions(with(&LowLatencyOptions::max_tokens), "max_tokens" + text);
+    expect_mentions(with(&LowLatencyOptions::hidden), "hidden" + text);
+    expect_mentions(with(&LowLatencyOptions::topk), "topk" + text);
+    expect_mentions(refusal(good, 8, large), "num_experts" + text);
+  }
+  expect_mentions(refusal(good, 0, 256), "num_ranks is 0, expected at least 1");
+  expect_mentions(refusal(good, 8, 0), "num_experts is 0, expected at least 1");
+  expect_mentions(refusal({kMost, 1, 1}, 2, 256),
+                  "max_tokens * num_ranks is 4294967294, expected at most 2147483647");
+  expect_mentions(refusal({kMost, kMost, kMost}, 1, 256),
+                  "a low-latency window of 1 ranks needs about 4.95e+29 bytes, expected at most "
+                  "4611686018427387904");
+}
+
+TEST(LowLatencySize, HintIsWhatLargeOptionsTake) {
+  const LowLatencyOptions options{10'000'000, int64_t{1} << 30, 1, DType::kBF16};
+  EXPECT_EQ(LowLatency::size_hint(options, 1, 8),
+            2 * (256 + options.max_tokens * (16 + 4 * options.hidden)) + 80);
 }
 
 }  // namespace

@@ -72,6 +72,7 @@ TEST(Transports, ReservedMemoryNeedsNoOtherRank) {
       options.excludes_missing = true;
       const int64_t one = LowLatency::size_hint(options, group.size(), 4 * group.size());
       EXPECT_THROW(transports.reserve_low_latency(-1), InvalidArgument);
+      EXPECT_THROW(transports.reserve_low_latency(int64_t{1} << 61), InvalidArgument);
       transports.reserve_low_latency(is_enough ? 2 * one + 256 : one - 1);
       const int64_t reserved = transports.bytes();
       if (group.rank() == 1) {
@@ -158,6 +159,29 @@ TEST(HighThroughputBytes, OfGpusAreMoreThanOfRowsAlone) {
             64 * 2 * kHidden * 5 / 4);
   needs.rows = -1;
   expect_mentions(message_of(hint), "rows is -1, expected");
+}
+
+TEST(HighThroughputBytes, ThatOverflowAreRefused) {
+  const HighThroughputNeeds good{
+      .payload_row_bytes = {2 * kHidden}, .topk = kTopk, .rows = 100, .combine_copies = 64};
+  const auto refusal = [&](const auto& change) {
+    HighThroughputNeeds needs = good;
+    change(needs);
+    return message_of<InvalidArgument>(
+        [&] { HighThroughput::size_hint(needs, ExpertPlacement::linear(16, 4), Device::cuda(0)); });
+  };
+  constexpr int64_t kLarge = int64_t{1} << 60;
+  const auto expect_count = [&](int64_t HighThroughputNeeds::*count, const std::string& what) {
+    expect_mentions(refusal([&](HighThroughputNeeds& needs) { needs.*count = kLarge; }),
+                    what + " is 1152921504606846976, expected at most 2147483647");
+  };
+  expect_count(&HighThroughputNeeds::topk, "topk");
+  expect_count(&HighThroughputNeeds::rows, "rows");
+  expect_count(&HighThroughputNeeds::num_results, "num_results");
+  expect_count(&HighThroughputNeeds::combine_copies, "combine_copies");
+  const std::string most = "bytes, expected at most 4611686018427387904";
+  expect_mentions(refusal([](auto& needs) { needs.payload_row_bytes = {kLarge, kLarge}; }), most);
+  expect_mentions(refusal([](auto& needs) { needs.combine_row_bytes = kLarge; }), most);
 }
 
 TEST(LowLatencyBytes, GrowByTheRowsOfTwoResults) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/group/window_limit.h"
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/make_transport.h"
 #include "comm/low_latency/logfmt.h"
@@ -17,10 +18,28 @@
 
 namespace moebius {
 
-void expect_valid(const LowLatencyOptions& options) {
-  expect_ge(options.max_tokens, 1, "max_tokens");
-  expect_ge(options.hidden, 1, "hidden");
-  expect_ge(options.topk, 1, "topk");
+namespace {
+
+// No layout takes more, apart from words per rank and expert: each of its two banks has a message
+// for every token of every rank and a returned row for every selection, and beside them words per
+// selection and per part of a row.
+double most_window_bytes(const LowLatencyOptions& options, int num_ranks) {
+  const auto topk = static_cast<double>(options.topk);
+  const double rows = static_cast<double>(options.max_tokens) * (num_ranks + topk);
+  const double row_bytes = 5 * static_cast<double>(options.hidden) + 20 * topk + 512;
+  return 2 * rows * row_bytes;
+}
+
+}  // namespace
+
+void expect_valid(const LowLatencyOptions& options, int num_ranks) {
+  expect_ge(num_ranks, 1, "num_ranks");
+  comm::expect_count(options.max_tokens, 1, "max_tokens");
+  comm::expect_count(options.hidden, 1, "hidden");
+  comm::expect_count(options.topk, 1, "topk");
+  comm::expect_count(options.max_tokens * num_ranks, 1, "max_tokens * num_ranks");
+  comm::expect_window_bytes(most_window_bytes(options, num_ranks), num_ranks,
+                            "a low-latency window");
   expect(is_float(options.in_dtype), [&] {
     return fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype));
   });
@@ -230,7 +249,7 @@ namespace {
 void expect_low_latency(const Group& group,
                         const ExpertPlacement& placement,
                         const LowLatencyOptions& options) {
-  expect_valid(options);
+  expect_valid(options, group.size());
   expect_placed(placement, group);
   if (options.excludes_missing && group.topology().num_nodes() > 1) {
     throw Unsupported(fmt::format(
@@ -292,7 +311,8 @@ int64_t LowLatency::size_hint(const LowLatencyOptions& options,
                               int num_ranks,
                               int64_t num_experts,
                               Device device) {
-  expect_valid(options);
+  expect_valid(options, num_ranks);
+  comm::expect_count(num_experts, 1, "num_experts");
   return device.is_cuda()
              ? cuda_low_latency_bytes(options, num_ranks, (num_experts + num_ranks - 1) / num_ranks)
              : LowLatencyLayout::make(options, num_ranks).bytes();

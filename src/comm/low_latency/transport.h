@@ -100,9 +100,9 @@ struct LowLatency::State {
   void expect_rows(const LowLatencyDispatchInput& input, int64_t num_tokens) const;
 };
 
-// Throws InvalidArgument unless max_tokens, hidden and topk are positive and in_dtype is bf16, f16
-// or f32.
-void expect_valid(const LowLatencyOptions& options);
+// Throws InvalidArgument unless num_ranks, max_tokens, hidden and topk are positive and in_dtype is
+// bf16, f16 or f32.  What it accepts fits into an int64_t wherever bytes or rows are counted.
+void expect_valid(const LowLatencyOptions& options, int num_ranks);
 // The bytes of the window that an object with these arguments takes.  Throws what the constructor
 // of LowLatency does.
 int64_t low_latency_window_bytes(const Group& group,
