@@ -56,8 +56,8 @@ struct ActivationSpec {
   Activation kind = Activation::kSilu;
   bool gated = true;         // w1 holds gate and up
   bool interleaved = false;  // gate and up rows of w1 alternate (gpt-oss) instead of gate, then up
-  float alpha = 1.702f;      // swiglu-oai only
-  float beta = 1.0f;         // swiglu-oai only
+  float alpha = 1.702f;      // swiglu-oai only, finite
+  float beta = 1.0f;         // swiglu-oai only, finite
   float limit = 7.0f;        // swiglu-oai and swiglu-step, above 0
 };
 

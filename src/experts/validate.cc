@@ -266,6 +266,13 @@ void validate_activation(const ActivationSpec& spec) {
   expect(!clamps || spec.limit > 0.0f, [&] {
     return fmt::format("activation {} has limit {}, expected above 0", name(spec.kind), spec.limit);
   });
+  const auto expect_finite = [&](float value, std::string_view what) {
+    expect(spec.kind != Activation::kSwigluOai || std::isfinite(value), [&] {
+      return fmt::format("activation {} has {} {}, expected finite", name(spec.kind), what, value);
+    });
+  };
+  expect_finite(spec.alpha, "alpha");
+  expect_finite(spec.beta, "beta");
   expect(!spec.gated || spec.kind != Activation::kRelu2,
          "activation relu2 is gated, expected not gated");
   expect(spec.gated || !spec.interleaved, "activation is interleaved but not gated");

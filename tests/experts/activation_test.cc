@@ -5,6 +5,7 @@
 // its rounding points.
 #include "experts/ref/activation.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -295,6 +296,18 @@ TEST(Activation, RefusalsNameBothValues) {
     expect_mentions(refusal({.kind = kind, .gated = false}, input, input), called);
     expect_mentions(refusal({.kind = kind, .limit = 0.0f}, input, input),
                     called + " has limit 0, expected above 0");
+  }
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+    ActivationSpec spec{.kind = Activation::kSwigluOai, .alpha = value};
+    expect_mentions(refusal(spec, input, input),
+                    fmt::format("swiglu_oai has alpha {}, expected finite", value));
+    spec = {.kind = Activation::kSwigluOai, .beta = value};
+    expect_mentions(refusal(spec, input, input),
+                    fmt::format("swiglu_oai has beta {}, expected finite", value));
+    // Other activations have no alpha and no beta.
+    spec = {.kind = Activation::kSwigluStep, .alpha = value, .beta = value};
+    apply_activation(spec, input, Tensor::zeros({2, 4}, DType::kF32), Stream::cpu(1));
   }
 }
 
