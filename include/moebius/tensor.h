@@ -114,8 +114,10 @@ class Tensor {
   int64_t numel() const { return shape_.numel(); }
   int64_t nbytes() const;
   bool is_borrowed() const { return defined() && owner_ == nullptr; }
-  bool is_read_only() const { return is_read_only_; }
-  Tensor as_read_only() const;  // the same storage
+  bool is_read_only() const { return why_read_only_ != nullptr; }
+  // What expect_writable() says that the tensor is; null where it is writable.
+  const char* why_read_only() const { return why_read_only_; }
+  Tensor as_read_only(const char* why = "read-only") const;  // the same storage; a literal
 
   // Lets this handle, and those that are copied or made from it afterwards, be dropped at any time,
   // for instance by a garbage collector, although the stream still uses the storage: the storage is
@@ -160,8 +162,8 @@ class Tensor {
   DType dtype_ = DType::kF32;
   Device device_;
   bool defined_ = false;
-  bool is_read_only_ = false;
-  bool is_allocated_ = false;  // the storage comes from empty()
+  const char* why_read_only_ = nullptr;  // null: it is writable
+  bool is_allocated_ = false;            // the storage comes from empty()
 };
 
 // Copies all bytes between tensors of equal dtype and shape that do not overlap.  When either side

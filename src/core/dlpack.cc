@@ -342,18 +342,22 @@ Tensor import_tensor(const DLTensor& t,
     expect(false, fmt::format("DLPack address {:#x} is no multiple of {}, which {} needs", address,
                               alignment, name(dtype)));
   }
+  const char* why_read_only = is_read_only ? "read-only" : nullptr;
   Tensor tensor;
   if (fits && import.copy != DLPackCopy::kAlways) {
     tensor = Tensor::share(std::move(owner), data, units.shape, dtype, device);
   } else {
     tensor = copied(units, data, dtype, device, std::move(owner), import.stream);
-    is_read_only = import.copy != DLPackCopy::kAlways;
+    why_read_only = import.copy == DLPackCopy::kAlways ? nullptr
+                    : units.is_contiguous()
+                        ? "misaligned, expected at a multiple of the element's size"
+                        : "not contiguous, expected contiguous";
   }
   if (import.as && *import.as != dtype) {
     expect_dtype(dtype, DType::kU8, "DLPack tensor to be reinterpreted");
     tensor = tensor.view_as(*import.as);
   }
-  return is_read_only ? tensor.as_read_only() : tensor;
+  return why_read_only != nullptr ? tensor.as_read_only(why_read_only) : tensor;
 }
 
 // Calls the deleter with the last handle.

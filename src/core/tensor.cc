@@ -98,9 +98,9 @@ int64_t Tensor::nbytes() const {
   return defined_ ? numel() * bits(dtype_) / 8 : 0;
 }
 
-Tensor Tensor::as_read_only() const {
+Tensor Tensor::as_read_only(const char* why) const {
   Tensor result = *this;
-  result.is_read_only_ = defined();
+  result.why_read_only_ = defined() ? why : nullptr;
   return result;
 }
 
@@ -263,9 +263,12 @@ void expect_defined(const Tensor& tensor, std::string_view what, Where where) {
 }
 
 void expect_writable(const Tensor& tensor, std::string_view what, Where where) {
-  if (tensor.is_read_only()) {
-    expect(false, fmt::format("{} {} is read-only", what, to_string(tensor.shape())), where);
-  }
+  expect(
+      !tensor.is_read_only(),
+      [&] {
+        return fmt::format("{} {} is {}", what, to_string(tensor.shape()), tensor.why_read_only());
+      },
+      where);
 }
 
 }  // namespace moebius

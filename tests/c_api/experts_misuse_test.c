@@ -103,6 +103,9 @@ void test_experts_misuse(void) {
     m.output[j] = 55;
   }
   const moebius_tensor constant = read_only(m.t_output);
+  moebius_tensor apart = m.t_output;
+  apart.strides[0] = 1;
+  apart.strides[1] = T;
   const moebius_tensor shorter = matrix_of(m.hidden, MOEBIUS_F32, T - 1, H);
   const moebius_tensor bf16 = matrix_of(m.hidden, MOEBIUS_BF16, T, H);
   const moebius_tensor short_map = vector_of(m.map, MOEBIUS_I32, E - 1);
@@ -111,6 +114,10 @@ void test_experts_misuse(void) {
   CHECK_INVALID(moebius_experts_forward(experts, h, i, NULL, map, o, NULL));
   CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, NULL, NULL));
   CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, &constant, NULL));
+  CHECK_INVALID(moebius_experts_forward(experts, h, i, w, map, &apart, NULL));
+  moebius_error_info error = {.struct_size = sizeof(error)};
+  CHECK_OK(moebius_last_error(&error));
+  CHECK(strstr(error.message, "is not contiguous, expected contiguous") != NULL);
   CHECK_INVALID(moebius_experts_forward(experts, &shorter, i, w, map, o, NULL));
   CHECK_INVALID(moebius_experts_forward(experts, &bf16, i, w, map, o, NULL));
   CHECK_INVALID(moebius_experts_forward(experts, h, w, w, map, o, NULL));

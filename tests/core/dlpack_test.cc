@@ -192,7 +192,16 @@ TEST(DLPack, RowsThatAreApartAreCopiedAndReadOnly) {
   expect_mentions(message_of([&] {
                     copy(Tensor::zeros({3, 2}, DType::kF32), t, Stream::cpu(1));
                   }),
-                  {"read-only", "[3, 2]"});
+                  "to [3, 2] is not contiguous, expected contiguous");
+}
+
+TEST(DLPack, ACopyOfMisalignedElementsSaysSo) {
+  Versioned foreign({2}, {1}, kFloat32);
+  foreign.managed.dl_tensor.byte_offset = 2;
+  const Tensor t = from_dlpack(&foreign.managed);
+  EXPECT_TRUE(t.is_read_only());
+  expect_mentions(message_of([&] { expect_writable(t, "output"); }),
+                  "output [2] is misaligned, expected at a multiple of the element's size");
 }
 
 TEST(DLPack, AnyOrderOfDimensionsIsCopiedRightly) {
@@ -233,6 +242,7 @@ TEST(DLPack, ReadOnlyAndCopiedAreFlags) {
   foreign.managed.flags = dlpack::kReadOnly;
   const Tensor t = from_dlpack(&foreign.managed);
   EXPECT_TRUE(t.is_read_only());
+  expect_mentions(message_of([&] { expect_writable(t, "output"); }), "output [2, 3] is read-only");
   DLManagedTensorVersioned* out = to_dlpack_versioned(t);
   EXPECT_EQ(out->flags, dlpack::kReadOnly);
   out->deleter(out);
