@@ -34,6 +34,10 @@ int dispatch(const Options& options) {
   return run_subcommand(options);
 }
 
+int report_unprinted() {
+  return report_failure(Error("cannot write to standard output"));
+}
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
@@ -47,13 +51,14 @@ int run_command_line(int argc, const char* const* argv) {
                                       std::get<Options>(parsed));
     std::cout.flush();
     if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      return report_failure(Error("cannot write to standard output"));
+      return report_unprinted();
     }
     return code;
   } catch (const Reported& reported) {
     return reported.exit_code;
   } catch (const std::exception& error) {
-    return report_failure(error);
+    // What fmt throws then does not say which file it could not write to.
+    return std::ferror(stdout) != 0 ? report_unprinted() : report_failure(error);
   }
 }
 

@@ -163,10 +163,13 @@ TEST(Output, AnotherModelIsNotReplaced) {
 }
 
 TEST(Output, ThatCannotBePrintedIsAnError) {
-  for (const char* command : {"run --help", "info --markdown"}) {
-    const std::string line = fmt::format("{} {} > /dev/full 2> /dev/null", command_path(), command);
+  const ScratchFolder scratch;
+  const std::string said = scratch / "said";
+  for (const char* command : {"run --help", "info", "info --markdown", "verify --markdown"}) {
+    const std::string line = fmt::format("{} {} > /dev/full 2> {}", command_path(), command, said);
     const int status = std::system(line.c_str());
     EXPECT_EQ(WEXITSTATUS(status), 3) << command;
+    EXPECT_EQ(read_text(said), "moebius: cannot write to standard output\n") << command;
   }
 }
 
