@@ -69,7 +69,7 @@ NAMES = [
     ("memory", "const_pointer_cast construct_at dynamic_pointer_cast enable_shared_from_this get_deleter make_shared"
      " make_unique shared_ptr static_pointer_cast unique_ptr weak_ptr"),
     ("mutex", "lock_guard mutex"),
-    ("new", "align_val_t bad_alloc"),
+    ("new", "align_val_t bad_alloc nothrow"),
     ("numbers", "numbers"),
     ("numeric", "accumulate gcd inclusive_scan inner_product iota partial_sum"),
     ("optional", "nullopt optional"),

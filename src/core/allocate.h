@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "core/forward.h"
 #include "moebius/device.h"
@@ -21,6 +22,9 @@ std::shared_ptr<void> allocate(int64_t bytes, Device device);
 // is enqueued.  The stream keeps it for the next call, so that calls which repeat allocate nothing;
 // while a graph is recorded, the memory is the graph's instead.  Throws as allocate() does.
 std::shared_ptr<void> allocate_on(int64_t bytes, const Stream& stream);
+
+// The host, or an allocator of the caller's, has no memory.  `reason` is what the latter has said.
+[[noreturn]] void throw_out_of_memory(int64_t bytes, Device device, std::string_view reason = {});
 
 namespace detail {
 // Asks the allocator.  On a GPU the device must be current.  The memory is for what is enqueued on

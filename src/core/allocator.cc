@@ -78,11 +78,6 @@ std::shared_ptr<Allocator> allocator_of(Device device) {
   return device.is_cpu() ? host_allocator() : cuda::pool_allocator(device.index);
 }
 
-[[noreturn]] void throw_refused(int64_t bytes, Device device, std::string_view reason) {
-  throw OutOfMemory(fmt::format("out of memory: {} bytes on {}{}{}", bytes, to_string(device),
-                                reason.empty() ? "" : ": ", reason));
-}
-
 void* ask(Allocator& allocator, int64_t bytes, Device device, void* stream) {
   void* data = nullptr;
   try {
@@ -90,12 +85,12 @@ void* ask(Allocator& allocator, int64_t bytes, Device device, void* stream) {
   } catch (const Error&) {
     throw;  // ours says the bytes itself
   } catch (const std::bad_alloc&) {
-    throw_refused(bytes, device, {});
+    throw_out_of_memory(bytes, device);
   } catch (const std::exception& error) {
-    throw_refused(bytes, device, error.what());
+    throw_out_of_memory(bytes, device, error.what());
   }
   if (data == nullptr) {
-    throw_refused(bytes, device, {});
+    throw_out_of_memory(bytes, device);
   }
   if (const auto address = reinterpret_cast<uintptr_t>(data); address % kAlignment != 0) {
     allocator.deallocate(data, bytes, device, stream);
@@ -106,6 +101,11 @@ void* ask(Allocator& allocator, int64_t bytes, Device device, void* stream) {
 }
 
 }  // namespace
+
+void throw_out_of_memory(int64_t bytes, Device device, std::string_view reason) {
+  throw OutOfMemory(fmt::format("out of memory: {} bytes on {}{}{}", bytes, to_string(device),
+                                reason.empty() ? "" : ": ", reason));
+}
 
 void set_allocator(Device device, std::shared_ptr<Allocator> allocator) {
   expect_ge(device.index, 0, "index of the allocator's device");

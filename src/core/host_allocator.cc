@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <new>
 
+#include "core/allocate.h"
+
 namespace moebius {
 
 namespace {
@@ -23,7 +25,10 @@ std::align_val_t alignment_of(int64_t bytes) {
 
 void* take(int64_t bytes) {
   const auto n = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-  void* block = ::operator new(n, alignment_of(bytes));
+  void* block = ::operator new(n, alignment_of(bytes), std::nothrow);
+  if (block == nullptr) {
+    throw_out_of_memory(bytes, Device::cpu());
+  }
 #ifdef MADV_HUGEPAGE
   if (bytes >= kLarge) {
     madvise(block, n, MADV_HUGEPAGE);  // results do not depend on whether this succeeds

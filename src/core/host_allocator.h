@@ -16,7 +16,7 @@ namespace moebius {
 std::shared_ptr<Allocator> host_allocator();
 
 // The same memory without the allocator of the caller, for what is not counted: windows.  Throws
-// std::bad_alloc.
+// OutOfMemory with the bytes.
 std::shared_ptr<std::byte> allocate_block(int64_t bytes);
 
 }  // namespace moebius

@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "core/host_allocator.h"
 #include "moebius/group.h"
+#include "moebius/low_latency.h"
+#include "moebius/transports.h"
 #include "tests/comm/lone_group.h"
 #include "tests/error_text.h"
 
@@ -94,6 +97,27 @@ TEST(NoMemory, AnAbandonedExchangeIsTold) {
   ASSERT_EQ(group.told.size(), 1u);
   EXPECT_EQ(testing::message_of<CommError>([&] { group.barrier("combine"); }),
             "rank 0: combine, epoch 1: rank 0 abandoned dispatch at epoch 1");
+}
+
+// No address space is as large as these, so nothing is ever taken.
+TEST(NoMemory, BlocksThatDoNotFitAreNamedWithTheirBytes) {
+  testing::expect_mentions(
+      testing::message_of<OutOfMemory>([] { allocate_block(int64_t{1} << 60); }),
+      "out of memory: 1152921504606846976 bytes on cpu");
+}
+
+TEST(NoMemory, WindowsThatDoNotFitAreNamedWithTheirBytes) {
+  run_thread_ranks({}, [](Group& group) {
+    const LowLatencyOptions options{10'000'000, int64_t{1} << 30, 1};
+    testing::expect_mentions(testing::message_of<OutOfMemory>([&] {
+                               LowLatency(group, ExpertPlacement::linear(1, 1), options);
+                             }),
+                             "out of memory: 85899346240000592 bytes on cpu");
+    Transports transports(group);
+    testing::expect_mentions(
+        testing::message_of<OutOfMemory>([&] { transports.reserve_low_latency(int64_t{1} << 60); }),
+        "out of memory: 1152921504606846976 bytes on cpu");
+  });
 }
 
 }  // namespace
