@@ -177,7 +177,7 @@ class Group {
   virtual bool has_given_up() const { return false; }
 
   // Makes a window.  Every rank asks for the same size; otherwise every rank throws InvalidArgument
-  // with both sizes.
+  // with both sizes.  Throws OutOfMemory where there is not so much memory.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
 
   // Makes sub-groups: each of the ranks that give the same `color`, ordered by `key` and then by

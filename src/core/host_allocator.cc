@@ -6,10 +6,15 @@
 #include <sys/mman.h>
 #endif
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <fstream>
+#include <limits>
 #include <new>
 
 #include "core/allocate.h"
+#include "core/proc_fields.h"
 
 namespace moebius {
 
@@ -41,6 +46,22 @@ void give_back(void* block, int64_t bytes) noexcept {
   ::operator delete(block, alignment_of(bytes));
 }
 
+// What the system does not say is no limit.
+int64_t available_bytes() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  if (const int64_t free = proc_bytes("/proc/meminfo", "MemAvailable"); free > 0) {
+    least = free;
+  }
+  // The limit of a container (cgroups of version 2 and 1), whose caches may make room.
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (int64_t limit = 0; std::ifstream(path) >> limit) {
+      least = std::min(least, limit);
+    }
+  }
+  return least;
+}
+
 class HostAllocator final : public Allocator {
  public:
   void* allocate(int64_t bytes, int64_t, Device, void*) override { return take(bytes); }
@@ -59,6 +80,12 @@ std::shared_ptr<Allocator> host_allocator() {
 
 std::shared_ptr<std::byte> allocate_block(int64_t bytes) {
   return {static_cast<std::byte*>(take(bytes)), [bytes](std::byte* p) { give_back(p, bytes); }};
+}
+
+void expect_available(int64_t bytes) {
+  if (const int64_t available = available_bytes(); bytes > available) {
+    throw_out_of_memory(bytes, Device::cpu(), fmt::format("{} bytes are available", available));
+  }
 }
 
 }  // namespace moebius

@@ -19,4 +19,9 @@ std::shared_ptr<Allocator> host_allocator();
 // OutOfMemory with the bytes.
 std::shared_ptr<std::byte> allocate_block(int64_t bytes);
 
+// Linux gives more memory than there is, and kills a process that then writes to it.  Throws
+// OutOfMemory with both numbers, before so many bytes are written to, unless they are available to
+// the machine and to the container of the process.
+void expect_available(int64_t bytes);
+
 }  // namespace moebius

@@ -83,5 +83,17 @@ TEST_P(GroupTest, WindowsOfDifferentSizesAreRefusedByAll) {
   });
 }
 
+// A system that gives memory before there is any would kill a rank that writes to it.
+TEST_P(GroupTest, WindowsLargerThanTheMemoryAreRefusedByAll) {
+  run([](Group& group) {
+    const int64_t part = int64_t{1} << 50;
+    const std::string refusal = message_of<OutOfMemory>([&] { group.make_window("window", part); });
+    expect_mentions(refusal, {"out of memory: ", " bytes on cpu: ", " bytes are available"});
+    const int64_t of_node = group.shares_address_space() ? 1 : group.topology().node_size(0);
+    expect_mentions(refusal, std::to_string(of_node * part) + " bytes on cpu");
+    group.barrier("still usable");
+  });
+}
+
 }  // namespace
 }  // namespace moebius::testing

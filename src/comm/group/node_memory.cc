@@ -14,6 +14,8 @@
 #include "comm/group/failure.h"
 #include "comm/group/peer_window.h"
 #include "comm/group/shared_file.h"
+#include "comm/group/window_limit.h"
+#include "core/host_allocator.h"
 #include "moebius/error.h"
 
 namespace moebius::comm {
@@ -29,6 +31,7 @@ int64_t part_bytes(int64_t bytes) {
 // How a rank has fared.
 struct Report {
   FixedText<256> error;  // empty: well
+  bool has_no_memory = false;
   FileMailbox::Address mailbox;
 };
 
@@ -38,6 +41,7 @@ void note_error(Report& report, const Step& step) {
     step();
   } catch (const std::exception& error) {
     report.error = std::string_view(error.what());
+    report.has_no_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr;
   }
 }
 
@@ -48,8 +52,12 @@ std::vector<Report> compare(Group& group, std::string_view op, int64_t bytes, co
   for (int rank = 0; rank < group.size(); ++rank) {
     const Report& report = reports[static_cast<size_t>(rank)];
     if (!report.error.empty()) {
-      throw Unsupported(fmt::format("{}: a window of {} bytes: rank {}: {}", op, bytes, rank,
-                                    report.error.view()));
+      const std::string text = fmt::format("{}: a window of {} bytes: rank {}: {}", op, bytes, rank,
+                                           report.error.view());
+      if (report.has_no_memory) {
+        throw OutOfMemory(text);
+      }
+      throw Unsupported(text);
     }
     const int first =
         group.topology().node_begin[static_cast<size_t>(group.topology().node_of(rank))];
@@ -69,6 +77,7 @@ std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64
   const Topology& topology = group.topology();
   const int first = topology.node_begin[static_cast<size_t>(topology.node())];
   const int num_neighbours = topology.node_size(topology.node());
+  expect_window_bytes(static_cast<double>(bytes), num_neighbours, fmt::format("{}: a window", op));
   const int64_t part = part_bytes(bytes);
 
   Report own;
@@ -78,6 +87,7 @@ std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64
     mailbox.emplace();
     own.mailbox = mailbox->address();
     if (group.rank() == first) {
+      expect_available(num_neighbours * part);  // the parts that all will take
       file = File::make_memory(num_neighbours * part);
     }
   });

@@ -16,8 +16,9 @@
 namespace moebius::comm {
 
 // Collective.  The first rank of each node makes a file with a part for each of the node's ranks,
-// and hands it to them.  Every rank asks for the same bytes.  Throws Unsupported on every rank when
-// one of them has no memory or cannot reach the others.
+// and hands it to them.  Every rank asks for the same bytes.  Throws on every rank: InvalidArgument
+// for bytes that no machine has, OutOfMemory for more than are available, Unsupported when one of
+// them cannot reach the others.
 std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes);
 
 }  // namespace moebius::comm

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/allocate.h"
 #include "moebius/error.h"
 
 namespace moebius::comm {
@@ -113,6 +114,9 @@ void reserve_memory(const File& file, int64_t begin, int64_t end) {
   int error = EINTR;
   while (error == EINTR) {
     error = posix_fallocate(file.fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+  }
+  if (error == ENOSPC || error == ENOMEM) {
+    throw_out_of_memory(end - begin, Device::cpu(), std::strerror(error));
   }
   if (error != 0) {
     fail_system(fmt::format("posix_fallocate of {} bytes", end - begin), error);

@@ -53,7 +53,7 @@ class Mapping {
 };
 
 // Takes the pages of [begin, end) now, near the calling thread, so that too little memory is an
-// error here and not a signal later.  Throws Unsupported.
+// error here and not a signal later.  Throws OutOfMemory and Unsupported.
 void reserve_memory(const File& file, int64_t begin, int64_t end);
 
 // A socket to which other processes of the machine send files.  Its name is abstract (unix(7)), so

@@ -23,6 +23,7 @@ using Memories = std::shared_ptr<const std::vector<Memory>>;  // by rank
 
 // The rank that owns the memory zeroes it, so that its pages lie on that rank's NUMA node.
 Memory make_memory(int64_t bytes) {
+  expect_available(bytes);
   Memory memory = allocate_block(bytes);
   std::memset(memory.get(), 0, static_cast<size_t>(bytes));
   return memory;
