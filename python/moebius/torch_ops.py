@@ -86,24 +86,15 @@ def _object(number: int, kind: type) -> Any:
 def _make_run(kind: type, writes_out: bool) -> Any:
     """What an operator runs.  Layers are called as experts are, and their ids may be None."""
 
-    def run_out(
-        hidden: torch.Tensor,
-        topk_ids: Optional[torch.Tensor],
-        topk_weights: Optional[torch.Tensor],
-        handle: int,
-        out: torch.Tensor,
-    ) -> None:
-        _object(handle, kind)(hidden, topk_ids, topk_weights, out=out)
+    def run_out(*inputs: Any) -> None:
+        *tensors, handle, out = inputs
+        _object(handle, kind)(*tensors, out=out)
 
-    def run(
-        hidden: torch.Tensor,
-        topk_ids: Optional[torch.Tensor],
-        topk_weights: Optional[torch.Tensor],
-        handle: int,
-    ) -> torch.Tensor:
+    def run(*inputs: Any) -> torch.Tensor:
+        hidden: torch.Tensor = inputs[0]
         # Why not empty_like: the result is contiguous, as the fake implementation promises.
         out = hidden.new_empty(hidden.shape)
-        run_out(hidden, topk_ids, topk_weights, handle, out)
+        run_out(*inputs, out)
         return out
 
     return run_out if writes_out else run
