@@ -4,7 +4,6 @@
 // Small MoE layers with random weights, whole or a rank's share of them, and one call of them.
 #pragma once
 
-
 #include "moebius/moe_layer.h"
 #include "tests/layer/tensors.h"
 

@@ -15,8 +15,8 @@ struct RowSpan {
   int64_t end;
 };
 
-// Why from L2: a kernel that begins while the one ahead ends may ask for settled sizes when L1 still
-// has those of an earlier call.
+// Why from L2: a kernel that begins while the one ahead ends may ask for settled sizes when L1
+// still has those of an earlier call.
 __device__ __forceinline__ RowSpan group_rows(const RowGroups& rows, int g) {
   if (rows.offsets != nullptr) {
     return {__ldcg(rows.offsets + g), __ldcg(rows.offsets + g + 1)};
