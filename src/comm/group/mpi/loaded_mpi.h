@@ -17,6 +17,9 @@ const MpiApi& mpi();
 // more, in whichever group.  Thread-safety: any thread.
 void poison_mpi();
 bool is_mpi_poisoned();
+// Messages say this then, of a rank or of the process.
+inline constexpr std::string_view kIsPoisoned =
+    "calls MPI no more, since a message was under way whose memory may be gone";
 
 // Throws CommError with MPI's text unless the call succeeded.
 void mpi_check(int status, std::string_view call, int rank);

@@ -135,8 +135,7 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
   expect_ge(options.ranks_per_node, 0, "ranks_per_node");
   const auto timeout = comm::resolve_timeout(options.timeout);
   if (comm::is_mpi_poisoned()) {
-    throw Unsupported(
-        "this process calls MPI no more, since a message was under way whose memory may be gone");
+    throw Unsupported(fmt::format("this process {}", comm::kIsPoisoned));
   }
   int is_finalized = 0;
   comm::mpi().finalized(&is_finalized);

@@ -44,8 +44,8 @@ MpiGroup::~MpiGroup() {
   }
   tell_untold();
   tell_cause();
-  // Where a part of a group has failed, its ranks report that to the whole group, and must not wait
-  // for each other before.
+  // Ranks of a part that has failed must not wait for each other, since they are to report that to
+  // the whole group.
   const bool awaits_peers = !(is_broken() && is_part());
   if (is_over_ ? !is_mpi_poisoned() : awaits_peers && wait_for_peers_to_leave()) {
     within_deadline("MPI_Comm_free", timeout_, place_, [&] { mpi().free(&comm_); });
@@ -65,7 +65,7 @@ MpiGroup::~MpiGroup() {
 
 void MpiGroup::leave() {
   const Call call = enter("leave");
-  send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+  tell_left();
   has_left_[static_cast<size_t>(rank())] = true;
   wait_for({call,
             [&] { return std::find(has_left_.begin(), has_left_.end(), false) == has_left_.end(); },
@@ -78,7 +78,7 @@ void MpiGroup::leave() {
 bool MpiGroup::wait_for_peers_to_leave() {
   try {
     if (!is_mpi_poisoned()) {
-      send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+      tell_left();
     }
     const Deadline deadline = Deadline::after(timeout_);
     while (!is_mpi_poisoned() && !deadline.expired()) {
@@ -134,10 +134,14 @@ void MpiGroup::progress() {
   drop_finished_sends();
 }
 
+void MpiGroup::tell_left() {
+  send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+}
+
 void MpiGroup::end_with_mpi() noexcept {
   tell_untold();
   try {
-    send_notice({.kind = Notice::kLeft, .failure = {}, .waiting = {}});
+    tell_left();
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
   }
@@ -147,11 +151,8 @@ void MpiGroup::end_with_mpi() noexcept {
 // Another group of this process may have been why.
 void MpiGroup::hear_failures() {
   if (is_mpi_poisoned() && !std::exchange(has_heard_of_poison_, true)) {
-    failures_.push_back(make_failure(
-        rank(), {last_op(), epoch_}, rank(),
-        Failure::Reason::format("rank {} calls MPI no more, since a message was under way whose "
-                                "memory may be gone",
-                                rank())));
+    failures_.push_back(make_failure(rank(), {last_op(), epoch_}, rank(),
+                                     Failure::Reason::format("rank {} {}", rank(), kIsPoisoned)));
   }
 }
 

@@ -77,6 +77,7 @@ class MpiGroup final : public PeerGroup {
   };
 
   void send_notice(const Notice& notice);
+  void tell_left();
   void receive_notices();
   void tell_waiting();
   void drop_finished_sends();
