@@ -83,7 +83,8 @@ def _fill_unusual(tensor: s.Tensor, x: Any, code: int | None) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """The tensor as those read it who ask for nothing but data_ptr()."""
+    """Makes a tensor that can be read by its data_ptr() alone: its rows follow each other, and its
+    negation is done."""
     return x.resolve_neg().contiguous()
 
 
