@@ -115,7 +115,7 @@ class Tensor {
   int64_t nbytes() const;
   bool is_borrowed() const { return defined() && owner_ == nullptr; }
   bool is_read_only() const { return why_read_only_ != nullptr; }
-  // What expect_writable() says that the tensor is; null where it is writable.
+  // Returns what expect_writable() says of the tensor, or null where it is writable.
   const char* why_read_only() const { return why_read_only_; }
   Tensor as_read_only(const char* why = "read-only") const;  // the same storage; a literal
 

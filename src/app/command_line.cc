@@ -57,7 +57,7 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const Reported& reported) {
     return reported.exit_code;
   } catch (const std::exception& error) {
-    // What fmt throws then does not say which file it could not write to.
+    // The error that fmt throws then does not say which file it could not write to.
     return std::ferror(stdout) != 0 ? report_unprinted() : report_failure(error);
   }
 }

@@ -46,7 +46,7 @@ void give_back(void* block, int64_t bytes) noexcept {
   ::operator delete(block, alignment_of(bytes));
 }
 
-// What the system does not say is no limit.
+// Returns the least of what the system says is there.  Where it says nothing, there is no limit.
 int64_t available_bytes() {
   int64_t least = std::numeric_limits<int64_t>::max();
   if (const int64_t free = proc_bytes("/proc/meminfo", "MemAvailable"); free > 0) {

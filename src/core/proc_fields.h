@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Linux says of the machine and of the process in files of lines "key: value".
+// This reads what Linux says of the machine and of the process in files of lines "key: value".
 #pragma once
 
 #include <cstdint>

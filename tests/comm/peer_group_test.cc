@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank says, and tells the others, of failures that it hears in a given order.  Among real
-// ranks the order is up to chance.
+// These tests say in which order a rank hears of failures, and look at what it says and tells then.
+// Among real ranks the order is up to chance.
 #include <gtest/gtest.h>
 
 #include <string>
