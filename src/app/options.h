@@ -81,7 +81,8 @@ struct BenchOptions {
   std::string quant = "none";
   // For experts, dispatch and layer:
   std::string device = "cpu";
-  int64_t iterations = 50;  // on GPUs
+  int64_t iterations = 50;           // on GPUs
+  std::string l2_lines = "written";  // what GPUs' L2 holds before a call; not for dispatch
   // For dispatch and layer, on GPUs:
   std::string group = "threads";
   std::vector<int> sms = {0};     // 0: the default

@@ -283,6 +283,12 @@ void add_gpu_bench_options(CLI::App& app, BenchOptions& o) {
   add_count(app, "--iterations", o.iterations, 1000000, "timed calls per case (default 50)");
 }
 
+void add_gpu_cold_options(CLI::App& app, BenchOptions& o) {
+  add_choice(app, "--l2-lines", o.l2_lines, {"written", "read"},
+             "what L2 holds before a call, instead of weights: lines that were written, and go to "
+             "memory during it, or read (default written)");
+}
+
 void add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
   add_choice(app, "--group", o.group, {"threads", "nccl"},
              "what windows are made of (default threads)");
@@ -363,6 +369,10 @@ const GpuGroup kGpuGroups[] = {
      add_gpu_bench_options,
      {"quant", "router", "experts", "dispatch", "layer"},
      "bench experts, dispatch and layer with --device cuda"},
+    {"Experts and layer on GPUs",
+     add_gpu_cold_options,
+     {"quant", "router", "experts", "layer"},
+     "bench experts and bench layer with --device cuda"},
     {"Dispatch and layer on GPUs",
      add_gpu_ranks_options,
      {"quant", "router", "dispatch", "layer"},

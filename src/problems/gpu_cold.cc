@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/cuda/check.h"
+#include "problems/gpu_read.h"
 #include "problems/place.h"
 
 namespace moebius::bench {
@@ -27,13 +28,19 @@ void fill(const Tensor& tensor, int byte, const Stream& stream) {
 
 }  // namespace
 
-L2Flush::L2Flush(Device device) : bytes_(Tensor::empty({int64_t{256} << 20}, DType::kU8, device)) {}
+L2Flush::L2Flush(Device device, L2Lines lines)
+    : lines_(lines), zeros_(Tensor::zeros({int64_t{256} << 20}, DType::kU8, device)) {}
 
 void L2Flush::flush(const Stream& stream) const {
-  fill(bytes_, 0, stream);
+  if (lines_ == L2Lines::kRead) {
+    read_zeros(zeros_, stream);
+  } else {
+    fill(zeros_, 0, stream);
+  }
 }
 
-ColdGpu::ColdGpu(int device_index) : stream_(Stream::cuda(device_index)), l2_(stream_.device()) {}
+ColdGpu::ColdGpu(L2Lines lines, int device_index)
+    : stream_(Stream::cuda(device_index)), l2_(stream_.device(), lines) {}
 
 Tensor ColdGpu::take(const Tensor& tensor) const {
   return testing::Place(stream_).take(tensor);

@@ -7,26 +7,35 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
 namespace moebius::bench {
 
+// What L2 is filled with: lines that were written, which must go to memory before others take their
+// place, or lines that were read, like most lines that a model's other layers leave.
+enum class L2Lines { kWritten, kRead };
+inline L2Lines l2_lines_of(std::string_view name) {
+  return name == "read" ? L2Lines::kRead : L2Lines::kWritten;
+}
+
 class L2Flush {
  public:
   L2Flush() = default;
-  explicit L2Flush(Device device);
+  L2Flush(Device device, L2Lines lines);
   // Enqueues it; it may be captured.
   void flush(const Stream& stream) const;
 
  private:
-  Tensor bytes_;  // more than any L2 cache holds
+  L2Lines lines_ = L2Lines::kWritten;
+  Tensor zeros_;  // more than any L2 cache holds
 };
 
 class ColdGpu {
  public:
-  explicit ColdGpu(int device_index = 0);
+  explicit ColdGpu(L2Lines lines = L2Lines::kWritten, int device_index = 0);
 
   const Stream& stream() const { return stream_; }
   Device device() const { return stream_.device(); }

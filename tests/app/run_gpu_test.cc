@@ -67,11 +67,12 @@ TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
 // Two ranks decode by low latency and prefill by high throughput, and only the latter has waves and
 // parts.  An option that no case uses is refused.
 TEST_F(RunOnGpu, BenchGivesOptionsToTheCasesThatUseThem) {
-  const Words bench = "layer --preset tiny --device cuda --iterations 1 --ranks 2";
+  const Words bench = "layer --preset tiny --device cuda --iterations 1 --ranks 2 --l2-lines read";
   std::vector<nlohmann::json> asked;
   for (const auto& line : run_bench(bench + "--tokens 8,512 --combine-parts 1,2 --early-rows 0")) {
     asked.push_back({line["tokens"], line["asked_combine_parts"], line["early_rows"]});
     EXPECT_EQ(line["problem"].get<std::string>().ends_with("_early0"), line["tokens"] == 512);
+    EXPECT_EQ(line["l2_lines"], "read");
   }
   EXPECT_EQ(asked, (std::vector<nlohmann::json>{{8, 0, nullptr}, {512, 1, 0}, {512, 2, 0}}));
   const Words refused = "bench" + bench + "--tokens 8";

@@ -35,6 +35,11 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused("bench quant --ranks 2", {"--ranks 2", "quant"});
   expect_refused("bench quant --device cuda", {"--device cuda", "quant"});
   expect_refused("bench experts --iterations 3", {"--iterations", "--device cuda"});
+  for (const char* bench : {"dispatch --device cuda", "experts"}) {
+    expect_refused(Words{"bench"} + bench + "--l2-lines read",
+                   {"--l2-lines", "bench experts and bench layer with --device cuda"});
+  }
+  expect_refused("bench experts --device cuda --l2-lines dirty", {"--l2-lines", "dirty", "read"});
   expect_refused("bench experts --device cuda --sms 8", {"--sms", "dispatch"});
   expect_refused("bench dispatch --hidden 64", {"--hidden", "--device cuda"});
   expect_refused("bench dispatch --device cuda --mode ht,mt", {"--mode", "mt"});

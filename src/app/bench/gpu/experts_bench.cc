@@ -38,7 +38,8 @@ int run_gpu_experts_bench(const app::BenchOptions& options) {
   Harness harness(options, columns);
   harness.fact("device", "cuda");
   harness.fact("gpu", cuda_device_info(0).name);
-  const ColdGpu gpu;
+  harness.fact("l2_lines", options.l2_lines);
+  const ColdGpu gpu(l2_lines_of(options.l2_lines));
   CaseSetup setup;
   setup.is_small = false;
   setup.stream = gpu.stream();

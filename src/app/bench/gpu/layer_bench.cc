@@ -321,7 +321,7 @@ class LayerRun {
     auto made = std::make_unique<Rank>();
     Rank& rank = *made;
     rank.stream = Stream::cuda(group.device().index);
-    rank.l2 = L2Flush(rank.stream.device());
+    rank.l2 = L2Flush(rank.stream.device(), l2_lines_of(options.l2_lines));
     MoeLayerWeights weights = share_of(
         whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
                                              /*enable_expert_parallel=*/true, problem_.backend));
@@ -418,6 +418,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("in_waves", run.in_waves());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
+    harness.fact("l2_lines", options.l2_lines);
     harness.fact("router_sums", options.router_sums);
     const bool has_sum = problem.backend == All2AllBackend::kLowLatency;
     harness.fact("sum", has_sum ? Value(problem.sum) : Value());

@@ -9,6 +9,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/wgmma.cuh"
 #include "moebius/tensor.h"
+#include "problems/gpu_read.h"
 
 namespace moebius::bench {
 
@@ -73,28 +74,6 @@ __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
   }
 }
 
-__global__ void read_kernel(const int4* from, int64_t num, int* unused) {
-  constexpr int kAtOnce = 8;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  int seen = 0;
-  for (int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; first < num;
-       first += kAtOnce * stride) {
-    int4 words[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t at = first + i * stride;
-      words[i] = at < num ? __ldg(from + at) : int4{};
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      seen |= words[i].x | words[i].y | words[i].z | words[i].w;
-    }
-  }
-  if (seen != 0) {  // never true, since all words are zero
-    *unused = seen;
-  }
-}
-
 // Returns the seconds of one launch, the best of a few measurements, since disturbances can only
 // slow down.  The first measurement only loads the kernel.  Each makes several launches in a row,
 // so that the time from host to GPU does not matter.
@@ -141,15 +120,8 @@ ComputePeak gpu_compute_peak(Operand operand, const Stream& stream) {
 
 double gpu_read_gb_per_s(const Stream& stream) {
   constexpr int64_t kBytes = int64_t{1} << 30;
-  constexpr int kThreads = 512;
-  constexpr int kBlocksPerSm = 4;
   const Tensor bytes = Tensor::zeros({kBytes}, DType::kU8, stream.device());
-  const Tensor unused = Tensor::zeros({1}, DType::kI32, stream.device());
-  const auto blocks = static_cast<unsigned>(kBlocksPerSm * cuda::num_sms(stream.device().index));
-  const double seconds = best_seconds(stream, [&](cudaStream_t on) {
-    read_kernel<<<blocks, kThreads, 0, on>>>(reinterpret_cast<const int4*>(bytes.raw()),
-                                             kBytes / 16, unused.data<int32_t>());
-  });
+  const double seconds = best_seconds(stream, [&](cudaStream_t) { read_zeros(bytes, stream); });
   return static_cast<double>(kBytes) / seconds * 1e-9;
 }
 
