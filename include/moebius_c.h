@@ -714,7 +714,7 @@ MOEBIUS_C_API moebius_status moebius_experts_destroy(moebius_experts experts);
 /* ------------------------------------------------------- transports: dispatch, combine --- */
 
 /* What moves the rows of all layers of a group; several layers share one, and then need the memory
- * of one.  Collective where the group has GPUs. */
+ * of one.  Making it is local. */
 typedef struct moebius_transports_handle* moebius_transports;
 MOEBIUS_C_API moebius_status moebius_transports_create(moebius_group group,
                                                        moebius_transports* transports);
@@ -797,7 +797,7 @@ typedef struct moebius_high_throughput_options {
   int32_t dispatch_sms, combine_sms;
   moebius_transports transports; /* the object is shared with others of the same shape; or NULL */
 } moebius_high_throughput_options;
-/* Collective where the group has GPUs.  moebius/dispatch.h describes the transport. */
+/* Collective.  moebius/dispatch.h describes the transport. */
 MOEBIUS_C_API moebius_status
 moebius_high_throughput_create(moebius_group group,
                                const moebius_high_throughput_options* options,

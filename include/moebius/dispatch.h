@@ -12,8 +12,8 @@
 // backend gives the same rows.  When ranks span nodes, one copy per (token, node) crosses to the
 // rank of that node with this rank's local index (modulo the size of the node), which passes it on
 // within the node.  Combine sums within a node first.
-// Thread-safety: one thread at a time may use an object.  Dispatch and combine are collective, with
-// a known route too; the other calls are local.
+// Thread-safety: one thread at a time may use an object.  Making it, dispatch and combine are
+// collective, with a known route too; the other calls are local.
 #pragma once
 
 #include <array>
@@ -223,9 +223,9 @@ struct HighThroughputNeeds {
 class HighThroughput {
  public:
   // Configs that are not given are those of DispatchConfig::for_dispatch and for_combine.  The
-  // group must outlive the object.  The call is collective where the group has GPUs.  Throws
-  // InvalidArgument: a config that validate() refuses, an expert on a rank that the group does not
-  // have, more ranks or SMs than GPUs allow; Unsupported: a GPU that cannot be used.
+  // group must outlive the object.  The call is collective.  Throws InvalidArgument: a config that
+  // validate() refuses, an expert on a rank that the group does not have, more ranks or SMs than
+  // GPUs allow, and, on all ranks, placements that differ; Unsupported: a GPU that cannot be used.
   HighThroughput(Group& group,
                  ExpertPlacement placement,
                  std::optional<DispatchConfig> dispatch_config = std::nullopt,

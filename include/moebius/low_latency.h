@@ -132,8 +132,9 @@ class LowLatency {
  public:
   // The group must outlive the object.  The call is collective.  Throws InvalidArgument:
   // max_tokens, hidden or topk < 1, sizes that no machine has room for, in_dtype other than bf16,
-  // f16 and f32, an expert on a rank that the group does not have; Unsupported: sums per rank or
-  // excludes_missing over several nodes, more than a GPU's kernels have room for.
+  // f16 and f32, an expert on a rank that the group does not have, and, on all ranks, options or
+  // placements that differ; Unsupported: sums per rank or excludes_missing over several nodes, more
+  // than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 

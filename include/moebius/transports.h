@@ -30,7 +30,8 @@ class Transports {
 
   // Each returns the same object for equal arguments, and makes it where there is none yet; it is
   // then collective, like its constructor, and throws what that throws.  The object is kept as long
-  // as this one lives, so that all ranks find it or make it together.
+  // as this one lives, so that all ranks find it or make it together.  Ranks that find different
+  // ones are not told so here; a MoeLayer compares placements itself.
   // A config that is not given is the one that the constructor takes then.
   std::shared_ptr<HighThroughput> high_throughput(
       const ExpertPlacement& placement,
@@ -42,10 +43,11 @@ class Transports {
   // Makes window memory ahead, on one node.  An object of low_latency() that fits in what is left
   // of it takes its part, and is then made without a word to other ranks, so that it does not
   // matter if one is gone by then (LowLatencyOptions::excludes_missing).  LowLatency::size_hint()
-  // tells what an object takes.  CPUs: memory that nobody touches costs nothing.  A second call
-  // adds a window, and what is left of the first one is given up.  Collective; all ranks give the
-  // same number.  Rank threads of GPUs still wait for each other then.  Throws InvalidArgument:
-  // bytes < 0, or more than any machine has; Unsupported: ranks on several nodes.
+  // tells what an object takes.  What ranks ask for is not compared then.  CPUs: memory that nobody
+  // touches costs nothing.  A second call adds a window, and what is left of the first one is given
+  // up.  Collective; all ranks give the same number.  Rank threads of GPUs still wait for each
+  // other then.  Throws InvalidArgument: bytes < 0, or more than any machine has; Unsupported:
+  // ranks on several nodes.
   void reserve_low_latency(int64_t bytes);
 
   Group& group() const;

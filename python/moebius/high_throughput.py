@@ -127,7 +127,7 @@ class HighThroughput(Handle):
     With `transports` the object is shared with others of the same shape.  Calls on a GPU are
     enqueued on torch's current stream unless `stream` names one.
 
-    Collective where the group has GPUs, and so are dispatch and combine."""
+    Collective, and so are dispatch and combine."""
 
     _destroy = lib.high_throughput_destroy
 

@@ -22,7 +22,7 @@ __all__ = ["Pending", "Result", "TransportStatistics", "Transports"]
 
 class Transports(Handle):
     """What moves the rows of all layers of a group; several layers and transports share one, whose
-    memory is then that of one.  Collective where the group has GPUs."""
+    memory is then that of one.  Making it is local."""
 
     _destroy = lib.transports_destroy
 

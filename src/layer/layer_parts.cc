@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "comm/routing/same_placement.h"
 #include "core/device_traits.h"
 #include "moebius/all2all.h"
 
@@ -274,7 +275,7 @@ void expect_fits_backend(const KernelOptions& options, All2AllBackend backend, b
 
 void expect_consistent(MoeLayerWeights& weights,
                        const MoeLayerOptions& options,
-                       const Group* group,
+                       Group* group,
                        const MoeLayerParts& parts) {
   const MoeConfig& config = weights.config;
   expect_placed(weights);
@@ -290,6 +291,10 @@ void expect_consistent(MoeLayerWeights& weights,
   expect(weights.shared.w1 || !weights.shared_gate, "shared_gate is given, but no shared experts");
   if (weights.apply_router_weight_on_input) {
     expect_eq(config.experts_per_token, 1, "topk with apply_router_weight_on_input");
+  }
+  if (group != nullptr && config.parallel.ep_size > 1) {
+    expect_same_placement(*group, fmt::format("all2all {}", name(config.parallel.backend)),
+                          placement_of(weights));
   }
 }
 

@@ -11,11 +11,12 @@
 namespace moebius {
 
 // Throws InvalidArgument where weights, options, group and the caller's parts do not fit each
-// other. Fills in what weights.config leaves open.  A null group stands for one rank, or for ranks
-// that the caller's prepare/finalize connects.
+// other, and, on all ranks, where these place experts differently. Fills in what weights.config
+// leaves open.  A null group stands for one rank, or for ranks that the caller's prepare/finalize
+// connects.  Collective with a group.
 void expect_consistent(MoeLayerWeights& weights,
                        const MoeLayerOptions& options,
-                       const Group* group,
+                       Group* group,
                        const MoeLayerParts& parts);
 
 // Throws InvalidArgument for options that no call of this backend can follow.

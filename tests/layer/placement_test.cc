@@ -5,6 +5,7 @@
 // does the same with experts that a checkpoint loads for such a placement.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@ constexpr int64_t kTokens = 16;
 // Rank 0 has four of the experts and rank 1 two.
 ExpertPlacement uneven() {
   return ExpertPlacement::from_ranks({1, 0, 0, 1, 0, 0}, 2);
+}
+
+// The same with other experts.
+ExpertPlacement other() {
+  return ExpertPlacement::from_ranks({1, 0, 1, 0, 0, 0}, 2);
 }
 
 // The share of a rank: the weights of its experts in the order of their ids.
@@ -85,6 +91,20 @@ TEST_P(Placement, RowsAndLoadsAreThoseOfTheExperts) {
   });
 }
 
+// Both placements fit, and rows would go to a rank that takes them for those of another expert.
+TEST_P(Placement, RanksThatPlaceExpertsDifferentlyAreRefused) {
+  const Spread& spread = GetParam();
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
+    const ExpertPlacement own = group.rank() == 0 ? uneven() : other();
+    expect_error({"all2all " + std::string(name(spread.backend)) +
+                  ": expert 2 is placed on rank 1 by rank 1, and on rank 0 by rank 0"},
+                 [&] {
+                   MoeLayer(placed_share(spread.parallel(group.rank()), own),
+                            spread.options(SmallLayer::options()), Stream::cpu(1), &group);
+                 });
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Spreads, Placement, ::testing::ValuesIn(spreads()), by_name);
 
 TEST(Placements, ThatDoNotFitAreRefusedOnEveryRank) {
@@ -102,6 +122,26 @@ TEST(Placements, ThatDoNotFitAreRefusedOnEveryRank) {
   expect_refused({"ranks of the placement", "3", "2"}, ExpertPlacement::linear(6, 3));
   expect_refused({"experts placed on rank 1", "0", "1"},
                  ExpertPlacement::from_ranks({0, 0, 0, 0, 0, 0}, 2));
+}
+
+// A rank finds a transport of either placement, so none is made that would compare them.
+TEST(Placements, AreComparedWhereLayersShareTransports) {
+  for (const auto backend : {All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+    run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
+      MoeLayerOptions options = SmallLayer::options();
+      options.transports = std::make_shared<Transports>(group);
+      const auto make = [&](const ExpertPlacement& placement) {
+        MoeLayer(
+            placed_share(ParallelConfig::make(1, 0, 2, group.rank(), true, backend), placement),
+            options, Stream::cpu(1), &group);
+      };
+      make(uneven());
+      make(other());
+      expect_error({"expert 2 is placed on rank 1 by rank 1, and on rank 0 by rank 0"},
+                   [&] { make(group.rank() == 0 ? uneven() : other()); });
+      make(other());
+    });
+  }
 }
 
 // The weights that are given must be those of the placement.

@@ -43,6 +43,9 @@ def different(rank: Rank) -> None:
         "rows": lambda buffer: rank.low_latency(buffer, x=rank.x.float() if odd else rank.x),
         "room": lambda buffer: rank.low_latency(buffer, num_max_dispatch_tokens_per_rank=MAX_TOKENS + odd),
         "experts": lambda buffer: rank.low_latency(buffer, num_experts=EXPERTS - 2 * odd),
+        "experts of a layout": lambda buffer: buffer.get_dispatch_layout(
+            rank.ids, EXPERTS - 2 * odd
+        ),
         "selections": lambda buffer: rank.low_latency(
             buffer, topk_idx=rank.ids[:, :1].contiguous() if odd else rank.ids
         ),

@@ -51,7 +51,7 @@ class DeviceRanks:
         self._low_latency: dict[LowLatencyKind, LowLatency] = {}
 
     def high_throughput(self, num_experts: int) -> HighThroughput:
-        """The transport among so many experts.  Collective when it is new, on GPUs."""
+        """The transport among so many experts.  Collective when it is new."""
         made = self._high_throughput.get(num_experts)
         if made is None:
             made = HighThroughput(self.group, num_experts, transports=self._transports)

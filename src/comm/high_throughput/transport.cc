@@ -4,6 +4,7 @@
 
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/high_throughput/into.h"
+#include "comm/routing/same_placement.h"
 #include "core/ids.h"
 #include "core/overlap.h"
 #include "core/same_device.h"
@@ -26,6 +27,7 @@ HighThroughput::HighThroughput(Group& group,
                                std::optional<DispatchConfig> dispatch_config,
                                std::optional<DispatchConfig> combine_config) {
   const Device device = group.device();
+  expect_same_placement(group, "high throughput", placement);
   const DispatchConfig dispatch =
       dispatch_config.value_or(DispatchConfig::for_dispatch(group.size(), device));
   const DispatchConfig combine =

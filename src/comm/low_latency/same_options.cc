@@ -10,13 +10,14 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/routing/same_placement.h"
+
 namespace moebius {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kNames = {
-    "the number of experts",  "hidden", "topk", "max_tokens", "in_dtype", "sum", "excludes_missing",
-    "a hash of the placement"};
+constexpr std::array<std::string_view, 6> kNames = {"hidden",   "topk", "max_tokens",
+                                                    "in_dtype", "sum",  "excludes_missing"};
 using Values = std::array<int64_t, kNames.size()>;
 
 std::string describe(size_t index, int64_t value) {
@@ -24,27 +25,18 @@ std::string describe(size_t index, int64_t value) {
                                      : fmt::format("{}", value);
 }
 
-int64_t hash_of(const ExpertPlacement& placement) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    hash = (hash ^ static_cast<uint64_t>(placement.rank_of(e))) * 0x100000001b3u;
-  }
-  return static_cast<int64_t>(hash);
-}
-
 }  // namespace
 
 void expect_same_options(Group& group,
                          const ExpertPlacement& placement,
                          const LowLatencyOptions& options) {
-  const Values own = {placement.num_experts(),
-                      options.hidden,
+  expect_same_placement(group, "low latency", placement);
+  const Values own = {options.hidden,
                       options.topk,
                       options.max_tokens,
                       static_cast<int64_t>(options.in_dtype),
                       static_cast<int64_t>(options.sum),
-                      options.excludes_missing ? 1 : 0,
-                      hash_of(placement)};
+                      options.excludes_missing ? 1 : 0};
   std::vector<Values> all(static_cast<size_t>(group.size()));
   all_gather_bytes(group, "low latency options", &own, sizeof(own), all.data());
   for (size_t rank = 1; rank < all.size(); ++rank) {

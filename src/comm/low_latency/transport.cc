@@ -278,10 +278,10 @@ std::unique_ptr<LowLatency::State> make_low_latency(Group& group,
                                                     ExpertPlacement placement,
                                                     const LowLatencyOptions& options,
                                                     std::unique_ptr<Window> window) {
-  expect_low_latency(group, placement, options);
   if (window == nullptr) {  // otherwise it is made without a word to other ranks
     expect_same_options(group, placement, options);
   }
+  expect_low_latency(group, placement, options);
   return group.device().is_cuda()
              ? make_cuda_low_latency(group, std::move(placement), options, std::move(window))
              : make_cpu_low_latency(group, std::move(placement), options, std::move(window));
