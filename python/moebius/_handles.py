@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
+from ._values import instance
 from .errors import InvalidArgument, check
 
 H = TypeVar("H", bound="Handle")
@@ -57,10 +58,7 @@ class Handle(Sole):
 
 def handle_of(owner: Any, kind: type[Handle], name: str) -> int:
     """The handle of an argument, which must be an object of the kind."""
-    if not isinstance(owner, kind):
-        given = type(owner).__name__
-        raise InvalidArgument(f"{name} is a {given}, expected a moebius.{kind.__name__}")
-    return owner._get()
+    return instance(owner, kind, name)._get()
 
 
 def optional_handle(owner: Any, kind: type[Handle], name: str) -> int | None:

@@ -7,9 +7,11 @@ import operator
 import os
 from collections.abc import Iterable
 from ctypes import c_char_p, c_int32, c_int64, c_uint32, c_uint64
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypeVar
 
 from ._exceptions import InvalidArgument
+
+V = TypeVar("V")
 
 RANGES: dict[Any, tuple[int, int]] = {
     c_int32: (-(1 << 31), (1 << 31) - 1),
@@ -61,7 +63,17 @@ def integer(value: Any, kind: Any, name: str) -> int:
     return number
 
 
+def instance(value: Any, kind: type[V], name: str) -> V:
+    """The value, if it is an object of a public class."""
+    if not isinstance(value, kind):
+        given = type(value).__name__
+        raise InvalidArgument(f"{name} is a {given}, expected a moebius.{kind.__name__}")
+    return value
+
+
 def integers(values: Iterable[Any], kind: Any, name: str) -> Any:
     """An array of C that has the values."""
+    if not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} is {values!r}, expected integers")
     numbers = [integer(value, kind, f"{name}[{i}]") for i, value in enumerate(values)]
     return (kind * max(len(numbers), 1))(*numbers)

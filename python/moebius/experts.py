@@ -15,6 +15,7 @@ from . import _structs as s
 from ._dtypes import NAMES, dtype_code
 from ._handles import Handle
 from ._library import lib
+from ._values import instance
 from .errors import InvalidArgument, check, create
 from .quant import QuantConfig, QuantOperand, view_bytes_as
 from .tensors import (
@@ -90,18 +91,22 @@ def weights_struct(
     w1: Any, w2: Any, quant: QuantConfig | None = None, lora: LoraWeights | None = None
 ) -> s.ExpertWeights:
     """What is None is left out, as an update takes it."""
-    config = quant or QuantConfig()
+    config = QuantConfig() if quant is None else instance(quant, QuantConfig, "quant")
+    a1, a2, q1, q2 = (
+        instance(getattr(config, name), QuantOperand, f"quant.{name}")
+        for name in ("a1", "a2", "w1", "w2")
+    )
 
     def values(x: Any, operand: QuantOperand) -> Any:
         return None if x is None else pointer(view_bytes_as(x, operand._storage()))
 
-    struct = s.ExpertWeights(w1=values(w1, config.w1), w2=values(w2, config.w2))
+    struct = s.ExpertWeights(w1=values(w1, q1), w2=values(w2, q2))
     if quant is not None:
-        struct.a1, struct.a2 = pointer(config.a1._struct()), pointer(config.a2._struct())
-        struct.quant_w1 = pointer(config.w1._struct())
-        struct.quant_w2 = pointer(config.w2._struct())
+        struct.a1, struct.a2 = pointer(a1._struct()), pointer(a2._struct())
+        struct.quant_w1, struct.quant_w2 = pointer(q1._struct()), pointer(q2._struct())
     if lora is not None:
-        parts = {name: view_pointer(x) for name, x in vars(lora).items() if x is not None}
+        given = vars(instance(lora, LoraWeights, "lora"))
+        parts = {name: view_pointer(x) for name, x in given.items() if x is not None}
         struct.lora = pointer(s.LoraWeights(**parts))
     return struct
 

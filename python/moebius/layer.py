@@ -15,11 +15,12 @@ from . import _structs as s
 from ._dtypes import NAMES, dtype_code
 from ._handles import Handle, optional_handle
 from ._library import lib
+from ._values import instance
 from .checkpoint import Checkpoint, Path
 from .errors import InvalidArgument, check, create
 from .experts import LoraWeights, activation_struct, stream_of_device, weights_dtype, weights_struct
 from .groups import Group
-from .layer_options import KernelOptions, LayerOptions
+from .layer_options import KernelOptions, LayerOptions, kernel_pointer
 from .placement import placement_pointer
 from .quant import QuantConfig
 from .router import RouterConfig, router_weights
@@ -134,7 +135,9 @@ class MoeLayer(Handle):
             if placement is None and group is not None and group.size > 1:
                 raise InvalidArgument("num_experts is not given, expected that of all ranks")
         weights = s.LayerWeights(
-            router_config=pointer(router._struct(num_experts, topk)),
+            router_config=pointer(
+                instance(router, RouterConfig, "router")._struct(num_experts, topk)
+            ),
             apply_router_weight_on_input=apply_router_weight_on_input,
             hidden=hidden,
             intermediate=intermediate,
@@ -290,7 +293,7 @@ class MoeLayer(Handle):
             topk_ids=simple.topk_ids,
             topk_weights=simple.topk_weights,
             lora_ids=view_pointer(lora_ids),
-            kernel=None if kernel is None else pointer(kernel._struct()),
+            kernel=kernel_pointer(kernel),
             microbatch=microbatch,
             a2_scale=view_pointer(a2_scale),
         )

@@ -14,6 +14,7 @@ from . import _structs as s
 from ._callbacks import guarded
 from ._handles import Handle, optional_handle
 from ._library import lib
+from ._values import instance
 from .errors import check, create
 from .experts import format_code
 from .tensors import borrowed
@@ -72,6 +73,11 @@ class KernelOptions:
         )
 
 
+def kernel_pointer(kernel: Optional[KernelOptions]) -> Any:
+    """A pointer to the struct; None for None."""
+    return None if kernel is None else pointer(instance(kernel, KernelOptions, "kernel")._struct())
+
+
 @dataclass(frozen=True)
 class LayerOptions:
     """Options of a layer, which MoeLayer takes as keywords."""
@@ -124,7 +130,7 @@ class LayerOptions:
             experts=self.experts,
             lends_weights=self.lends_weights,
             computes_in_f64=self.computes_in_f64,
-            kernel=None if self.kernel is None else pointer(self.kernel._struct()),
+            kernel=kernel_pointer(self.kernel),
             workspaces=optional_handle(self.workspaces, Workspaces, "workspaces"),
             backend=self.backend,
             tp_size=self.tp_size,

@@ -14,6 +14,7 @@ from typing import Any, Optional, Tuple
 from . import _structs as s
 from ._dtypes import BITS, NAMES, dtype_code
 from ._library import lib
+from ._values import instance
 from .errors import InvalidArgument, check
 from .tensors import SupportsDLPack, empty, kind_of, optional_view, stream_handle, view
 
@@ -136,12 +137,12 @@ def quantize(
     is computed from x.  Raises InvalidArgument where the spec does not fit the matrix."""
     if isinstance(spec, str):
         spec = QuantSpec(spec)
+    spec_struct = instance(spec, QuantSpec, "spec")._struct()
     given = view(x)
     if given.num_dims != 2:
         raise InvalidArgument(f"x has {given.num_dims} dimensions, expected 2")
     rows, cols = given.shape[0], given.shape[1]
     shapes = [s.Tensor() for _ in range(4)]
-    spec_struct = spec._struct()
     out = s.Quantized(**{part: pointer(shape) for part, shape in zip(_PARTS, shapes)})
     check(lib.quantized_shapes(byref(spec_struct), rows, cols, given.device, byref(out)))
     kind = kind_of(x)
@@ -182,7 +183,7 @@ def _quantized_struct(q: Quantized) -> s.Quantized:
 def dequantize(q: Quantized, dtype: Any = "f32", *, out: Any = None, stream: Any = None) -> Any:
     """The values [rows, columns] that q stands for, rounded once to `dtype` (f32, bf16 or f16), or
     to that of `out`."""
-    spec = q.spec._struct()
+    spec = instance(q, Quantized, "q").spec._struct()
     struct = _quantized_struct(q)
     if out is None:
         values = struct.values.contents

@@ -13,7 +13,7 @@ from . import _structs as s
 from ._dtypes import dtype_code
 from ._handles import Handle
 from ._library import lib
-from ._values import integer
+from ._values import instance, integer
 from .errors import InvalidArgument, check, create
 from .tensors import (
     SupportsDLPack,
@@ -117,7 +117,8 @@ class Router(Handle):
         self.num_experts = num_experts
         self.topk = topk
         self.config = config
-        self._handle = create(lib.router_create, config._struct(num_experts, topk), weights, where)
+        struct = instance(config, RouterConfig, "config")._struct(num_experts, topk)
+        self._handle = create(lib.router_create, struct, weights, where)
 
     def logits(self, hidden: SupportsDLPack, *, out: Any = None, stream: Any = None) -> Any:
         """hidden [T, H] f32, bf16 or f16 -> logits f32 [T, E]."""

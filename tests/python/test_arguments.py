@@ -147,6 +147,24 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "dispatched is a ndarray, expected a moebius.Dispatched": lambda: moebius.HighThroughput(
         group(), 8
     ).combine(HIDDEN, HIDDEN),
+    "router is a str, expected a moebius.RouterConfig": lambda: make(router="softmax"),
+    "quant is a str, expected a moebius.QuantConfig": lambda: make(quant="int8"),
+    "quant.w1 is a str, expected a moebius.QuantOperand": lambda: make(
+        quant=moebius.QuantConfig(w1="int8")  # type: ignore[arg-type]
+    ),
+    "lora is a dict, expected a moebius.LoraWeights": lambda: make(lora={}),
+    "kernel is a int, expected a moebius.KernelOptions": lambda: make(kernel=2),
+    "kernel is a dict, expected a moebius.KernelOptions": lambda: make()(
+        HIDDEN, IDS, WEIGHTS, kernel={}  # type: ignore[arg-type]
+    ),
+    "placement is 3, expected integers": lambda: make(num_experts=4, placement=3),
+    "config is a str, expected a moebius.RouterConfig": lambda: moebius.Router(
+        8, 2, "softmax"  # type: ignore[arg-type]
+    ),
+    "spec is a int, expected a moebius.QuantSpec": lambda: moebius.quantize(
+        HIDDEN, 8  # type: ignore[arg-type]
+    ),
+    "q is a ndarray, expected a moebius.Quantized": lambda: moebius.dequantize(HIDDEN),
     "comm is 'x', expected one of mpi4py or an address": lambda: moebius.Group.mpi("x"),
     f"size is {2**40}, {I32}": lambda: moebius.Group.threads(2**40),
     f"num_ranks is {2**31 - 1}, expected at most": lambda: moebius.Group.threads(2**31 - 1),
