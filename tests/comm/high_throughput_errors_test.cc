@@ -9,7 +9,6 @@
 
 #include "moebius/dispatch.h"
 #include "tests/comm/group_runner.h"
-#include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
@@ -64,23 +63,6 @@ TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
   expect_combine_refused(
       "combine: rank 2 brings rows of 32 f32 with 0 weights, rank 0 rows of 32 f32 with 6 weights",
       same, [](const Tensor&) { return Tensor(); });
-}
-
-TEST(HighThroughputErrors, PlacementsOfAllRanksMustBeTheSame) {
-  run_thread_ranks({.num_ranks = 3}, [](Group& group) {
-    const auto expect_refused = [&](Parts parts, const ExpertPlacement& of_last) {
-      expect_error(parts, [&] {
-        HighThroughput(group, group.rank() == 2 ? of_last : ExpertPlacement::linear(6, 3));
-      });
-    };
-    expect_refused({"the number of experts is 9 on rank 2 and 6 on rank 0"},
-                   ExpertPlacement::linear(9, 3));
-    expect_refused({"expert 1 is placed on rank 2 by rank 2, and on rank 0 by rank 0"},
-                   ExpertPlacement::from_ranks({0, 2, 1, 1, 2, 2}, 3));
-    expect_refused({"expert 5 is placed on rank 3 by rank 2, and on rank 2 by rank 0"},
-                   ExpertPlacement::from_ranks({0, 0, 1, 1, 2, 3}, 4));
-    HighThroughput(group, ExpertPlacement::linear(6, 3));
-  });
 }
 
 // An operand that claims to be on a GPU is never read.

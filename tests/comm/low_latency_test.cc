@@ -460,23 +460,5 @@ TEST(LowLatencySize, HintIsWhatLargeOptionsTake) {
             2 * (256 + options.max_tokens * (16 + 4 * options.hidden)) + 80);
 }
 
-// A rank whose placement nobody could follow must not leave the others waiting, either.
-TEST(LowLatencyErrors, PlacementsOfAllRanksMustBeTheSame) {
-  run_thread_ranks({.num_ranks = 3}, [](Group& group) {
-    const LowLatencyOptions options{.max_tokens = 4, .hidden = 128, .topk = 2};
-    const auto expect_refused = [&](Parts parts, const ExpertPlacement& of_last) {
-      const ExpertPlacement own = group.rank() == 2 ? of_last : ExpertPlacement::linear(6, 3);
-      expect_error(parts, [&] { LowLatency(group, own, options); });
-    };
-    expect_refused({"low latency: the number of experts is 9 on rank 2 and 6 on rank 0"},
-                   ExpertPlacement::linear(9, 3));
-    expect_refused({"low latency: expert 1 is placed on rank 2 by rank 2, and on rank 0 by rank 0"},
-                   ExpertPlacement::from_ranks({0, 2, 1, 1, 2, 2}, 3));
-    expect_refused({"low latency: expert 5 is placed on rank 3 by rank 2, and on rank 2 by rank 0"},
-                   ExpertPlacement::from_ranks({0, 0, 1, 1, 2, 3}, 4));
-    LowLatency(group, ExpertPlacement::linear(6, 3), options);
-  });
-}
-
 }  // namespace
 }  // namespace moebius::testing

@@ -7,24 +7,19 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/group/same_values.h"
+
 namespace moebius {
 
 void expect_same_placement(Group& group, std::string_view who, const ExpertPlacement& placement) {
   constexpr std::string_view kOp = "placement of experts";
   const int64_t num_experts = placement.num_experts();
-  std::vector<int64_t> nums(static_cast<size_t>(group.size()));
-  all_gather_bytes(group, kOp, &num_experts, sizeof(num_experts), nums.data());
-  for (size_t rank = 1; rank < nums.size(); ++rank) {
-    expect(nums[rank] == nums[0], [&] {
-      return fmt::format("{}: the number of experts is {} on rank {} and {} on rank 0", who,
-                         nums[rank], rank, nums[0]);
-    });
-  }
+  expect_same_values(group, kOp, who, {{"the number of experts", num_experts}});
   std::vector<int32_t> own;
   for (int64_t e = 0; e < num_experts; ++e) {
     own.push_back(placement.rank_of(e));
   }
-  std::vector<int32_t> all(own.size() * nums.size());
+  std::vector<int32_t> all(own.size() * static_cast<size_t>(group.size()));
   all_gather_bytes(group, kOp, own.data(), num_experts * int64_t{sizeof(int32_t)}, all.data());
   for (size_t i = own.size(); i < all.size(); ++i) {
     const size_t e = i % own.size();
