@@ -14,7 +14,7 @@
 // the ranks that are not excluded (set_dead).
 //
 // On the GPUs of one node no host waits, and all calls may be captured in a CUDA graph, unless more
-// than 5 ranks share a GPU (docs/protocol.md).  Over several nodes hosts wait for counts.  An
+// than 4 ranks share a GPU (docs/protocol.md).  Over several nodes hosts wait for counts.  An
 // object's calls go to one stream, or the caller orders its streams by `previous` and `event`.  On
 // the GPUs of one node the bytes are not in the traffic of the group; see statistics().
 #pragma once

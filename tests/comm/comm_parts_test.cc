@@ -294,12 +294,12 @@ TEST(Mpi, KnowsItsLaunchers) {
 
 TEST(SharedGpu, GraphsNeedAHardwareQueuePerStream) {
   EXPECT_TRUE(comm::can_replay_on_one_gpu(1, 1));  // a rank alone waits for nobody
-  EXPECT_TRUE(comm::can_replay_on_one_gpu(5, 32));
+  EXPECT_TRUE(comm::can_replay_on_one_gpu(4, 32));
   EXPECT_FALSE(comm::can_replay_on_one_gpu(2, 8));
   EXPECT_FALSE(comm::can_replay_on_one_gpu(4, 16));
-  const Support six = comm::can_replay_on_one_gpu(6, 32);
-  EXPECT_FALSE(six);
-  expect_mentions(six.reason, {"6 ranks share a GPU", "at most 5", "has 32"});
+  const Support five = comm::can_replay_on_one_gpu(5, 32);
+  EXPECT_FALSE(five);
+  expect_mentions(five.reason, {"5 ranks share a GPU", "at most 4", "has 32"});
 }
 
 // Ranks on CPUs share no GPU, and they know that without a collective call.
