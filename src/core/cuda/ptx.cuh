@@ -460,6 +460,14 @@ __device__ __forceinline__ void await_kernel_before() {
 __device__ __forceinline__ void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
+// Does both.  `lets_first`: the next kernel may begin before the wait.
+__device__ __forceinline__ void await_and_let_next(bool lets_first) {
+  if (lets_first) {
+    let_next_begin();
+  }
+  await_kernel_before();
+  let_next_begin();
+}
 
 // Returns true in one thread of a whole warp, always the same one.  The compiler then knows that
 // the branch has one thread, and makes no loop over the lanes for an instruction with uniform

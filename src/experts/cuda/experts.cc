@@ -137,7 +137,6 @@ class CudaExperts final : public ExpertsBase {
               stream};
     const RowOperand x = load_input(call);
     const RowOperand hidden = compute_hidden(call, x, output);
-    call.rows.settled = true;
     if (is_batched()) {
       run_gemm2(call, hidden, as_rows(output), {}, input.max_sms);
     } else {
@@ -191,6 +190,13 @@ class CudaExperts final : public ExpertsBase {
     RowGroups rows;
     RowAdapters adapters;
     const Stream& stream;
+
+    // GEMM2 must not take SMs that are left to others while GEMM1 has the rest, nor any that other
+    // ranks may need to send what GEMM1 waits for.
+    void follow_gemm1() {
+      rows.settled = true;
+      rows.between_gemms = input.max_sms == 0 && input.arrivals.signals.words == nullptr;
+    }
   };
 
   BufferFacts buffer_facts() const {
@@ -330,7 +336,7 @@ class CudaExperts final : public ExpertsBase {
   }
 
   // Returns GEMM1's rows, in computing order, or where they lie together with the index of each.
-  RowOperand load_input(const Call& call) const {
+  RowOperand load_input(Call& call) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     RowOperand x;
     x.values = as_rows(input.x);
@@ -348,6 +354,10 @@ class CudaExperts final : public ExpertsBase {
     } else if (is_to_be_coded && !codes_go_by_expert) {
       a1_.encode(x.values, used, buffers.coded, stream);
       x = buffers.coded;
+      // Sizes are complete when that kernel lets GEMM1 begin.  kSm90 is not told, since it would
+      // fetch weights ahead, by which calls in int8 took 2 us longer.
+      const auto plan = row_plan(num_rows(input), input.expected_rows);
+      call.rows.settled = rows.settled || plan->gemm1.multiplier == Multiplier::kThin;
     }
     if (is_batched()) {
       return x;
@@ -388,13 +398,14 @@ class CudaExperts final : public ExpertsBase {
   }
 
   // Computes GEMM2's rows, or what it activates or quantizes.
-  RowOperand compute_hidden(const Call& call, const RowOperand& x, const Tensor& output) const {
+  RowOperand compute_hidden(Call& call, const RowOperand& x, const Tensor& output) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     if (buffers.fuses_activation) {
       ActivatedGemm fused = activated_gemm(call, x);
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = input.max_sms;
       if (run_activated_gemm(fused, stream)) {
+        call.follow_gemm1();
         if (a2_.active() && !buffers.fuses_codes) {
           a2_.encode(buffers.act, rows, buffers.hidden, stream, given_scales(call));
         }
@@ -405,6 +416,7 @@ class CudaExperts final : public ExpertsBase {
     const LoraWeights& lora = weights_.lora;
     run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
              {}, input.max_sms);
+    call.follow_gemm1();
     // Batched results of a caller may not be aligned, and then only the other GEMMs store them.
     const bool is_as_planned = !is_batched() || has_planned_alignment(output);
     if (is_as_planned && (buffers.gemm2_activates || buffers.gemm2_codes)) {

@@ -22,8 +22,7 @@ constexpr int kWarp = 32;
 template <typename T, bool kIsPlainSilu>
 __global__ void __launch_bounds__(kThreads)
     activate_vectors_kernel(const __grid_constant__ ActivationArgs a) {
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(a.rows.between_gemms);
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
   for (int64_t row = span.begin + int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < span.end;
@@ -40,8 +39,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     activate_elements_kernel(const __grid_constant__ ActivationArgs a) {
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(a.rows.between_gemms);
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int gate_step = a.spec.interleaved ? 2 : 1;
   const int up_offset = a.spec.interleaved ? 1 : a.width;

@@ -60,8 +60,7 @@ struct GroupedGemm {
   // blocks of 128 (num_columns 0: all).  out has the other columns, too.  Not where it activates.
   int64_t first_column = 0;
   int64_t num_columns = 0;
-  // group_offsets or group_counts were complete before the kernel ahead in the stream began.  So
-  // this kernel may begin while that one ends (core/cuda/launch.cuh).
+  // group_offsets or group_counts are complete before this kernel begins, see RowGroups::settled.
   bool settled_groups = false;
   FetchAhead fetch = {};  // the kernel fetches it while it waits for the sizes of groups
   bool evicts_b = false;  // see GemmPlan::evicts_weights

@@ -99,8 +99,7 @@ __device__ __forceinline__ void put_vector(const Args& a,
 template <typename T>
 __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_constant__ Args a) {
   constexpr int kStep = kWarp * kVector;
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(a.rows.between_gemms);
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
   const bool needs_range = !a.spec.group.is_per_tensor();
@@ -145,8 +144,7 @@ __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_c
 // A warp takes a group; for groups that are not whole vectors.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ Args a) {
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(a.rows.between_gemms);
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t first = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -203,8 +201,7 @@ template <typename T, quant::Encode kHow, int kHeld>
 __global__ void __launch_bounds__(kThreads)
     encode_whole_rows_kernel(const __grid_constant__ Args a) {
   __shared__ float of_warp[2][kWarps];  // used in turn, so that a row needs one barrier
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(a.rows.between_gemms);
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int own = static_cast<int>(threadIdx.x) * kVector;
   constexpr int kStep = kThreads * kVector;

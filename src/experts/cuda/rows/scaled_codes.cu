@@ -31,8 +31,7 @@ template <typename T, QuantFormat kFormat, quant::Encode kHow, Activates kActiva
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     scaled_codes_kernel(const __grid_constant__ Args p) {
   __shared__ float of_warp[2][kMostWarps];  // used in turn, so that a row needs one barrier
-  ptx::await_kernel_before();
-  ptx::let_next_begin();
+  ptx::await_and_let_next(p.x.rows.between_gemms);
   const ActivationArgs& a = p.x;
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int own = static_cast<int>(threadIdx.x) * kVector;

@@ -39,7 +39,7 @@ static __global__ void __launch_bounds__(block_of(kRows).threads(), kBlocks)
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async_shared();
   }
-  // The kernel ahead orders rows.  It began after the sizes of groups were complete.
+  // The kernel ahead orders rows.  It let this one begin after the sizes of groups were complete.
   constexpr bool kGivesRegisters = kRows > kMmaRows;
   find_tiles<kBlock.threads()>(p.rows, kRows, starts);
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
