@@ -265,7 +265,7 @@ TEST(GemmPlan, RowsInBf16MayHaveResultsInF16) {
   GemmDesc desc = coded(weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3));
   desc.out = DType::kF16;
   EXPECT_EQ(of(desc, 1), Multiplier::kThin);
-  EXPECT_EQ(of(desc, 2 * kGroups), Multiplier::kFewRows);
+  EXPECT_EQ(of(desc, 3 * kGroups), Multiplier::kFewRows);
   const GemmPlan many = choose_gemm(desc, gpu_of(9), kManyRows);
   EXPECT_EQ(many.multiplier, Multiplier::kSm90);
   EXPECT_TRUE(many.decodes() && !many.decodes_ahead);
@@ -374,7 +374,7 @@ TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
   desc = coded(weights_in(QuantFormat::kInt4, 128));
   desc.activation = ActivationSpec{};
   EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
-  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kGroups).activates) << "few rows meet codes";
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 2 * kGroups).activates) << "few rows meet codes";
 }
 
 TEST(GemmPlan, FewRowsInBf16AreThin) {
@@ -416,10 +416,19 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
   const WeightFacts int4 = weights_in(QuantFormat::kInt4, 128);
   const WeightFacts mxfp4 = weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0);
   const WeightFacts nvfp4 = weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3);
-  for (const auto& [weights, most_rows] : {std::pair(int4, kGroups * 7 / 8),
-                                           {weights_in(QuantFormat::kInt4), kGroups * 7 / 8},
-                                           {mxfp4, 2 * kGroups},
-                                           {nvfp4, kGroups * 5 / 4}}) {
+  struct Case {
+    WeightFacts weights;
+    int64_t most_rows;
+    // These are of large weights, by which the experts' other GEMM has long items, where the kernel
+    // does not activate, and where it does.
+    int64_t most_of_large;
+    int64_t most_activated;
+  };
+  const Case cases[] = {{int4, kGroups * 5 / 4, 4, 9},
+                        {weights_in(QuantFormat::kInt4), kGroups * 5 / 4, 4, 9},
+                        {mxfp4, kGroups * 5 / 2, 9, 28},
+                        {nvfp4, kGroups * 5 / 2, 28, kGroups * 5 / 2}};
+  for (const auto& [weights, most_rows, most_of_large, most_activated] : cases) {
     GemmDesc desc = coded(weights);
     EXPECT_EQ(of(desc, most_rows), Multiplier::kThin);
     EXPECT_EQ(of(desc, most_rows + 1), Multiplier::kFewRows);
@@ -444,30 +453,38 @@ TEST(GemmPlan, FewestRowsByCodesAreThin) {
     desc.weights.k = kThinCodeMostDepth + 256;
     EXPECT_EQ(of(desc, 1), Multiplier::kFewRows) << "a warp would take too long";
     desc = coded(weights);
-    // Eleven rows are of 8.2 groups on average, and twelve of 8.7, whose 15 MiB each are more than
-    // 128 MiB.  Four are of 3.6 groups, and five of 4.3: here the experts' other GEMM makes items
-    // of int4 long, for which half as many bytes are the most.
+    // Groups have 15 MiB each.  4 and 5 rows are of 3.6 and 4.3 groups on average, 9 and 10 of 7.0
+    // and 7.6, and 28 and 29 of 14.9 and 15.2.
     desc.weights.n = 10 * kN;
-    const bool is_long = weights.format == QuantFormat::kInt4;
-    EXPECT_EQ(of(desc, is_long ? 4 : 11), Multiplier::kThin);
-    EXPECT_EQ(of(desc, is_long ? 5 : 12), Multiplier::kFewRows);
+    EXPECT_EQ(of(desc, most_of_large), Multiplier::kThin);
+    EXPECT_EQ(of(desc, most_of_large + 1), Multiplier::kFewRows);
     desc.activation = ActivationSpec{};
-    EXPECT_EQ(of(desc, is_long ? 11 : 12), Multiplier::kThin) << "at most twice as many bytes";
+    EXPECT_EQ(of(desc, most_activated), Multiplier::kThin) << "at most twice as many bytes";
+    EXPECT_EQ(of(desc, most_activated + 1), Multiplier::kFewRows);
   }
-  // Twelve rows are of 8.7 groups, whose 16 or 17 MiB each are more than 128 MiB.
+  // Twelve rows are of 8.7 groups, whose 16 or 17 MiB each are more than 112 MiB.
   const auto of_size = [](WeightFacts weights, int64_t k) {
     weights.k = k;
-    weights.n = 2 * kThinInt4Depth;
-    weights.gate_rows = kThinInt4Depth;
+    weights.n = 2 * kThinLongDepth;
+    weights.gate_rows = kThinLongDepth;
     GemmDesc desc = coded(weights);
     desc.activation = ActivationSpec{};
     return desc;
   };
-  EXPECT_EQ(of(of_size(int4, kThinInt4Depth), 12), Multiplier::kThin);
-  EXPECT_EQ(of(of_size(int4, kThinInt4Depth + 256), 12), Multiplier::kFewRows) << "long items";
-  EXPECT_EQ(of(of_size(mxfp4, kThinInt4Depth + 256), 12), Multiplier::kThin);
+  EXPECT_EQ(of(of_size(int4, kThinLongDepth), 12), Multiplier::kThin);
+  EXPECT_EQ(of(of_size(int4, kThinLongDepth + 256), 12), Multiplier::kFewRows) << "long items";
+  EXPECT_EQ(of(of_size(mxfp4, kThinLongDepth + 256), 12), Multiplier::kThin);
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8)), 1), Multiplier::kFewRows) << "8 bits";
   EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt4, 32)), 1), Multiplier::kFewRows);
+  for (const WeightFacts& weights : {mxfp4, nvfp4}) {
+    GemmDesc of_odd_depth = coded(weights);
+    of_odd_depth.weights.k += 32;
+    EXPECT_EQ(of(of_odd_depth, 1), Multiplier::kFewRows) << "K is not a multiple of 64";
+    GemmDesc unaligned = coded(weights);
+    unaligned.weights.scale_alignment = 2;
+    EXPECT_EQ(of(unaligned, 1),
+              weights.scale_dtype == DType::kF8E4M3 ? Multiplier::kFewRows : Multiplier::kThin);
+  }
   GemmDesc desc = coded(int4);
   desc.weights.has_zero_point = true;
   EXPECT_EQ(of(desc, 1), Multiplier::kFewRows);
@@ -532,12 +549,12 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
 
 TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
   const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
-  for (const auto& [mean, tile] : {std::pair(1, 16), {8, 16}, {9, 32}, {36, 48}, {37, 64}}) {
+  for (const auto& [mean, tile] : {std::pair(2, 16), {8, 16}, {9, 32}, {36, 48}, {37, 64}}) {
     const GemmPlan plan = choose_gemm(desc, gpu_of(9), mean * kGroups);
     ASSERT_EQ(plan.multiplier, Multiplier::kFewRows) << mean;
     EXPECT_EQ(plan.tile_rows, tile) << mean;
   }
-  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), kGroups), desc),
+  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), 2 * kGroups), desc),
                            {"few_rows in tiles of 16"});
 }
 

@@ -33,10 +33,11 @@ const Scheme kSchemes[] = {
 };
 
 const Sizes kSizes[] = {
-    {{0, 1, 7, 8, 9, 0, 15, 16, 17, 0}, 96, 544},  // K is not a multiple of a stage
+    {{0, 1, 7, 8, 9, 0, 15, 16, 17, 0}, 96, 576},  // K is not a multiple of a stage
     {{3, 0, 0, 70}, 432, 512},
     {{0, 0, 1}, 4096, 1024},
     {std::vector<int>(40, 2), 1536, 768},  // more items than warps
+    {{2100, 3}, 32, 512},                  // more tiles than the table of a block has
 };
 
 class ThinCodesGemmTest : public CodedGemmTest {
@@ -113,7 +114,7 @@ TEST_F(ThinCodesGemmTest, ActivatesAsTheKernelOfTheActivationDoes) {
   const std::vector<int> rows = {1, 0, 8, 9, 3, 17};
   for (const Scheme& scheme : {kMxfp4, kNvfp4, kInt4}) {
     for (const int64_t n : {96, 1536}) {
-      const WeightOperand w = weight(scheme, 6, n, 544);
+      const WeightOperand w = weight(scheme, 6, n, 576);
       for (const bool is_batched : {false, true}) {
         ExpertGemm gemm = thin_gemm_of(w, rows, is_batched);
         gemm.out = room({gemm.out.dim(0), n}, DType::kBF16);
@@ -215,8 +216,11 @@ TEST_F(ThinCodesGemmTest, InfinityAndNaNInRowsOfInt4) {
 }
 
 TEST_F(ThinCodesGemmTest, RowsDoNotTouchEachOther) {
-  const WeightOperand w = weight(kInt4, 2, 64, 544);
-  expect_rows_apart(thin_gemm_of(w, {3, 8}), 543);
+  for (const Scheme& scheme : {kInt4, kMxfp4, kNvfp4}) {
+    SCOPED_TRACE(scheme.name);
+    const WeightOperand w = weight(scheme, 2, 64, 576);
+    expect_rows_apart(thin_gemm_of(w, {3, 8}), 575);
+  }
 }
 
 }  // namespace

@@ -83,6 +83,31 @@ __device__ __forceinline__ uint32_t kept(uint32_t value, int parameter) {
   return value | static_cast<uint32_t>(parameter >> 31);
 }
 
+// Returns 16 bytes of global memory, or, unless `wanted`, any.
+__device__ __forceinline__ uint4 ld_global_if(bool wanted, const void* from) {
+  uint4 words;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %4, 0;\n"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "r"(static_cast<int>(wanted)), "l"(from)
+      : "memory");
+  return words;
+}
+
+// atomicAdd(p, 1), which lane 0 of a warp alone may call.  ptxas sees that other lanes would add
+// something else.  Otherwise it would make one addition of all lanes', and they would wait at once.
+__device__ __forceinline__ int draw_next(int* p) {
+  int before;
+  asm volatile(
+      "{\n .reg .s32 more;\n mov.u32 more, %%laneid;\n add.s32 more, more, 1;\n"
+      " atom.relaxed.gpu.global.add.s32 %0, [%1], more;\n}"
+      : "=r"(before)
+      : "l"(p)
+      : "memory");
+  return before;
+}
+
 // Words in shared memory.
 __device__ __forceinline__ uint32_t ld_acquire_cta(const uint32_t* p) {
   uint32_t value;

@@ -59,10 +59,15 @@ bool meets_unpacked_e2m1(const GemmDesc& desc) {
 // Returns up to how many eighths of a row per group kThin is as fast as kFewRows.
 int64_t most_thin_eighths(const GemmDesc& desc) {
   const QuantFormat format = *desc.weights.format;
-  return meets_unpacked_e2m1(desc)       ? 6
-         : format == QuantFormat::kMxfp4 ? 16
-         : format == QuantFormat::kNvfp4 ? 10
-                                         : 7;
+  return meets_unpacked_e2m1(desc) ? 6 : format == QuantFormat::kInt4 ? 10 : 20;
+}
+
+// Returns how often kThinCodeBytes is halved where a warp's items have this K.
+int thin_halvings_by_depth(QuantFormat format, int64_t depth) {
+  return depth <= kThinLongDepth         ? 0
+         : format == QuantFormat::kInt4  ? 2
+         : format == QuantFormat::kMxfp4 ? 1
+                                         : 0;
 }
 
 bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
@@ -82,9 +87,9 @@ bool pays_to_be_thin(const GemmDesc& desc, int64_t expected_rows) {
   // If each row's group is drawn at random, about 2 G rows / (2 G + rows) of G groups have rows.
   const int64_t twice = 2 * w.num_groups;
   const int64_t group_bytes = w.n * w.k * quant::code_bits(quant::code_of(*w.format)) / 8;
-  const bool is_long = w.format == QuantFormat::kInt4 && depth > kThinInt4Depth;
-  const int64_t most = kThinCodeBytes >>
-                       (int{is_long} + int{!thin_activates(desc)} + int{meets_unpacked_e2m1(desc)});
+  const int64_t most =
+      kThinCodeBytes >> (thin_halvings_by_depth(*w.format, depth) + int{!thin_activates(desc)} +
+                         int{meets_unpacked_e2m1(desc)});
   const auto groups =
       static_cast<double>(twice * expected_rows) / static_cast<double>(twice + expected_rows);
   return groups * static_cast<double>(group_bytes) <= static_cast<double>(most);

@@ -124,17 +124,18 @@ inline constexpr int kFewRowsStepBytes = 64;  // of a column's codes in a step a
 inline constexpr int kThinRows = 8;
 inline constexpr int kThinDepth = 320;
 inline constexpr int64_t kThinMeanRows = 2;
-// With weights in codes it takes K above kThinCodeDepth.  It is chosen for one row, and where
-// groups have so few rows on average that it saves more by the kernels around it than kFewRows does
-// by reading codes once for more rows (most_thin_eighths() of gemm_plan.cc).  The codes of groups
-// that have rows must be at most kThinCodeBytes.  That is halved where kThin does not activate, as
-// in GEMM2, whose weights are half as large; where codes of e2m1 are not packed; and for int4 where
-// K is above kThinInt4Depth, since long items leave warps idle in the last round.  A warp has all
-// of K, so kThinCodeMostDepth limits K.  Both depths are limits for the experts' other GEMM, too.
+// With weights in codes it takes K above kThinCodeDepth, of e2m1 in multiples of 64.  It is chosen
+// for one row, and where groups have so few rows on average that it saves more by the kernels
+// around it than kFewRows does by reading codes once for more rows (most_thin_eighths() of
+// gemm_plan.cc).  The codes of groups that have rows must be at most kThinCodeBytes.  That is
+// halved where kThin does not activate, as in GEMM2, whose weights are half as large, and where
+// rows in f16 meet codes of e2m1.  Where K is above kThinLongDepth it is halved for mxfp4, and
+// twice for int4, since long items leave warps idle in the last round.  A warp has all of K, so
+// kThinCodeMostDepth limits K.  Both depths are limits for the experts' other GEMM, too.
 inline constexpr int kThinCodeDepth = 256;
 inline constexpr int64_t kThinCodeMostDepth = 8192;
-inline constexpr int64_t kThinCodeBytes = int64_t{1} << 28;
-inline constexpr int64_t kThinInt4Depth = 4096;
+inline constexpr int64_t kThinCodeBytes = int64_t{7} << 26;
+inline constexpr int64_t kThinLongDepth = 4096;
 
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;

@@ -177,6 +177,7 @@ Refusal refusal_of_thin(const GemmDesc& desc) {
 
 Refusal refusal_of_thin_codes(const GemmDesc& desc) {
   constexpr int64_t kSharing = 128;  // elements whose sums are scaled together
+  constexpr int64_t kLane = 64;      // codes of e2m1 whose scales a lane loads at once
   const WeightFacts& w = desc.weights;
   const quant::Code code = quant::code_of(*w.format);
   if (quant::code_bits(code) != 4 || w.has_zero_point) {
@@ -188,6 +189,10 @@ Refusal refusal_of_thin_codes(const GemmDesc& desc) {
     }
   } else if (w.scale_dtype != DType::kF8E4M3 && desc.rows.dtype != DType::kBF16) {
     return "f16 does not hold elements with scales of mx formats";
+  } else if (w.grid.group_cols * (w.scale_dtype == DType::kF8E4M3 ? 4 : 2) != kLane) {
+    return "scales are not for 16 or 32 elements";
+  } else if (w.k % kLane != 0 || w.scale_alignment < (w.scale_dtype == DType::kF8E4M3 ? 4 : 2)) {
+    return "K is not a multiple of 64, or scales are not aligned";
   }
   return desc.num_columns > 0    ? "it computes all columns"
          : w.n % 16 != 0         ? "N is not a multiple of 16"

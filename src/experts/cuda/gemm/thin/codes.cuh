@@ -4,18 +4,16 @@
 // This says where a lane's codes, rows and scales are, for the kernel of thin_codes.cu and for both
 // of its ways of multiplying.
 //
-// k: a sum over k may take any order that both operands share.  A stage has 256 codes of a column;
-// of each half, lane l of a quad multiplies the 32 neighbours from 32 l on.
+// k: a sum over k may take any order that both operands share.  A stage has 256 codes of a column,
+// of which each lane of a quad multiplies two chunks of 32 neighbours.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/cuda/ptx.cuh"
 #include "experts/cuda/gemm/dequant/few_rows_decode.cuh"
-#include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/gemm/thin/thin_items.cuh"
 #include "experts/cuda/gemm/tile_walk.cuh"
@@ -27,10 +25,8 @@ constexpr int kEight = 8;  // rows or columns side by side in a product
 constexpr int kItemColumns = 2 * kEight;
 constexpr int kLineBytes = 128;  // of a column in a stage, swizzled as TMA does it
 constexpr int kChunk = 16;       // bytes that a lane loads at once
-constexpr int kHalves = 2;       // of a line
-constexpr int kHalf = 128;       // codes in one
-constexpr int kLane = 32;        // codes of a lane in a half
-constexpr int kStep = kHalves * kHalf;
+constexpr int kChunkCodes = 32;
+constexpr int kStep = 8 * kChunkCodes;
 constexpr int kEightBytes = kEight * kLineBytes;
 
 struct Args : GemmArgs {
@@ -39,9 +35,19 @@ struct Args : GemmArgs {
   bool activates;        // out has N / 2 columns
   bool lets_next_begin;  // see core/cuda/launch.cuh
   int* next_item;
-  int scale_shift;  // 1 << scale_shift elements of k share a scale
-
-  __device__ __forceinline__ int across() const { return n / kItemColumns; }
+  int scale_shift;      // 1 << scale_shift elements of k share a scale
+  unsigned across;      // items side by side
+  unsigned per_across;  // 2^32 / across, for quotients
+  // Returns item / across, and sets `rest`.
+  __device__ __forceinline__ unsigned tile_of(unsigned item, unsigned& rest) const {
+    unsigned tile = __umulhi(item, per_across);  // or one less
+    rest = item - tile * across;
+    if (rest >= across) {
+      ++tile;
+      rest -= across;
+    }
+    return tile;
+  }
   // From an item's first eight columns to the others.
   __device__ __forceinline__ int to_second() const { return activates ? n / 2 : kEight; }
 };
@@ -74,62 +80,37 @@ __device__ __forceinline__ const T* row_of(const Args& args, const Place& place,
   return reinterpret_cast<const T*>(args.a.values) +
          int64_t{args.index != nullptr ? args.index[own] : own} * args.k + k;
 }
-// Loads the lane's codes of a half of a stage, of both columns.  `from` is its line of the first.
-__device__ __forceinline__ void load_codes(uint32_t from, int half, uint32_t (&codes)[2][4]) {
-  const int chunk = (part() + 4 * half) ^ quad();
-  ptx::ld_shared(from + chunk * kChunk, codes[0]);
-  ptx::ld_shared(from + kEightBytes + chunk * kChunk, codes[1]);
+// Loads a chunk of a stage, of both of the lane's columns.  `from` is its line of the first.
+__device__ __forceinline__ void load_codes(uint32_t from, int chunk, uint32_t (&codes)[2][4]) {
+  const int place = chunk ^ quad();
+  ptx::ld_shared(from + place * kChunk, codes[0]);
+  ptx::ld_shared(from + kEightBytes + place * kChunk, codes[1]);
 }
 
-// LaneScales finds and loads the scales of both columns of a lane.  D is a Decoding of codes of 4
-// bits.
+// D: a Decoding of codes of 4 bits.
 template <typename D>
-class LaneScales {
- public:
-  // For a half of a stage a lane has one scale, or two of 16 neighbours each.
-  using Scale = typename D::Scale;
-  using Word = std::conditional_t<sizeof(Scale) == 4,
-                                  uint32_t,
-                                  std::conditional_t<sizeof(Scale) == 2, uint16_t, uint8_t>>;
-  using Words = uint32_t[kHalves][2];
+constexpr int kScaleBytes = D::kIsPair ? 1 : static_cast<int>(sizeof(typename D::Scale));
 
-  // Fetches the scales of an item to L2.
-  __device__ __forceinline__ static void fetch(const Args& args, const Place& place) {
-    const int bytes = args.w.scale_cols * int{sizeof(Scale)} / kScalesOfWord;
-    if (part() * kLineBytes < bytes) {
+// Returns where the scales of a lane's column begin.
+template <typename D>
+__device__ __forceinline__ const uint8_t* scales_of(const Args& args, const Place& place, int i) {
+  return static_cast<const uint8_t*>(args.w.scale) +
+         scale_row(args.w, place.tile.group, column_of(args, place, i)) * int64_t{kScaleBytes<D>};
+}
+// Finds the scales of both columns of a lane, and fetches those of an item to L2.
+template <typename D, typename Word>
+__device__ __forceinline__ void find_scales(const Args& args,
+                                            const Place& place,
+                                            const Word* (&scales)[2]) {
+  const bool fetches = part() * kLineBytes < args.w.scale_cols * kScaleBytes<D>;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ptx::prefetch(of(args, place, i) + part() * kLineBytes);
-      }
+  for (int i = 0; i < 2; ++i) {
+    const uint8_t* own = scales_of<D>(args, place, i);
+    scales[i] = reinterpret_cast<const Word*>(own);
+    if (fetches) {
+      ptx::prefetch(own + part() * kLineBytes);
     }
   }
-  __device__ __forceinline__ void aim(const Args& args, const Place& place) {
-    from_[0] = of(args, place, 0);
-    from_[1] = of(args, place, 1);
-  }
-  // Loads those of the stage whose first half the lane multiplies from k on.
-  __device__ __forceinline__ void load(const Args& args, int lane_k, Words& words) const {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const auto k = static_cast<uint32_t>(min(lane_k + half * kHalf, args.k - kLane));
-      const uint32_t word = D::kIsPair ? k / kLane : k >> args.scale_shift;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        words[half][i] = reinterpret_cast<const Word*>(from_[i])[word];
-      }
-    }
-  }
-
- private:
-  static constexpr int kScalesOfWord = D::kIsPair ? 2 : 1;
-
-  __device__ __forceinline__ static const uint8_t* of(const Args& args, const Place& place, int i) {
-    return static_cast<const uint8_t*>(args.w.scale) +
-           scale_row(args.w, place.tile.group, column_of(args, place, i)) *
-               int64_t{sizeof(Scale) / kScalesOfWord};
-  }
-
-  const uint8_t* from_[2];
-};
+}
 
 }  // namespace moebius::cuda::thin

@@ -12,7 +12,10 @@
 // Two infinite elements among 128 neighbours may give infinity where f32 sums give NaN.
 #pragma once
 
+#include <type_traits>
+
 #include "core/cuda/mma.cuh"
+#include "experts/cuda/gemm/dequant/few_rows_scales.cuh"
 #include "experts/cuda/gemm/thin/codes.cuh"
 
 namespace moebius::cuda::thin {
@@ -24,7 +27,9 @@ class DigitProducts {
   static_assert(D::kCode == quant::Code::kU4 && !D::kFolds);
   static constexpr int kRows = 2;  // of a tile
   static constexpr int kDigits = 3;
-  static constexpr int kRowColumns = 4;                // of the operand; the last is not used
+  static constexpr int kRowColumns = 4;  // of the operand; the last is not used
+  static constexpr int kHalves = 2;      // of a stage, whose codes share a scale
+  static constexpr int kHalf = kStep / kHalves;
   static constexpr int kColumnBytes = kHalf + kChunk;  // why more: so banks differ
   static constexpr int kHalfBytes = kEight * kColumnBytes;
   static constexpr int kSharedBytes = kHalves * kHalfBytes;  // of a warp
@@ -32,33 +37,39 @@ class DigitProducts {
   __device__ __forceinline__ DigitProducts(const Args& args, uint32_t shared)
       : p_(args), digits_(shared) {}
 
-  // These four are as in ValueProducts.
+  // These are as in ValueProducts.
+  __device__ __forceinline__ void find(const Place& place) { find_scales<D>(p_, place, scales_); }
   __device__ __forceinline__ void aim(const Place& place) {
     k_ = 0;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       rows_[row] = row_of<T>(p_, place, row, first_k());
     }
-    has_second_ = place.tile.rows > 1;
-    scales_.aim(p_, place);
+    comes_second_ = place.tile.rows > 1;
   }
   __device__ __forceinline__ void load() {
-    scales_.load(p_, k_ + part() * kLane, words_);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const int k = k_ + half * kHalf;
+      const int own_k = min(k + part() * kChunkCodes, p_.k - kChunkCodes);
+      const uint32_t scale = static_cast<uint32_t>(own_k) >> p_.scale_shift;
+      words_[half][0] = scales_[0][scale];
+      words_[half][1] = scales_[1][scale];
       const bool exists = k + first_k() < p_.k;
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        elements_[row][half] = exists && (row == 0 || has_second_)
+        elements_[row][half] = exists && (row == 0 || comes_second_)
                                    ? *reinterpret_cast<const uint4*>(rows_[row] + k)
                                    : uint4{};
       }
     }
+    has_second_ = comes_second_;
+    k_ += kStep;
   }
   __device__ __forceinline__ void begin() {
     sums_[0] = sums_[1] = 0.0f;
   }
+  // Makes digits of the stage that has been loaded, and loads the next.
   __device__ __forceinline__ void prepare() {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -72,7 +83,7 @@ class DigitProducts {
         by_[half][i] = factor * few_rows::scale_value<typename D::Scale>(words_[half][i]);
       }
     }
-    k_ += kStep;
+    load();
     __syncwarp();  // all digits are there
   }
 
@@ -80,9 +91,10 @@ class DigitProducts {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       uint32_t codes[2][4];
-      load_codes(from, half, codes);
-      const uint32_t own = digits_ + static_cast<uint32_t>(half * kHalfBytes +
-                                                           quad() * kColumnBytes + part() * kLane);
+      load_codes(from, part() + 4 * half, codes);
+      const uint32_t own =
+          digits_ +
+          static_cast<uint32_t>(half * kHalfBytes + quad() * kColumnBytes + part() * kChunkCodes);
       uint32_t digits[2][4];
       ptx::ld_shared(own, digits[0]);
       ptx::ld_shared(own + kChunk, digits[1]);
@@ -112,6 +124,7 @@ class DigitProducts {
 
  private:
   using T = typename D::Element;
+  using Word = std::conditional_t<kScaleBytes<D> == 4, uint32_t, uint16_t>;
   static constexpr unsigned kAll = 0xffffffffu;
   static constexpr uint32_t kSigns = 0x80808080u;
   static constexpr uint32_t kLargeExponent = 255;  // of NaN and infinity
@@ -192,17 +205,20 @@ class DigitProducts {
 
   const Args& p_;
   uint32_t digits_;
-  LaneScales<D> scales_;
-  bool has_second_;
   float sums_[2];  // of a digit or two, in both columns
 
   float by_[kHalves][2];  // what sums of the stage that is multiplied are multiplied by
 
-  // These belong to the stage that comes next.
+  // These belong to the stage that is loaded next.
   int k_;
   const T* rows_[kRows];  // from first_k() on
+  const Word* scales_[2];
+  bool comes_second_;  // whether its tile has a second row
+
+  // These belong to the stage that has been loaded.
+  bool has_second_;
   uint4 elements_[kRows][kHalves];
-  typename LaneScales<D>::Words words_;
+  uint32_t words_[kHalves][2];
 };
 
 }  // namespace moebius::cuda::thin

@@ -16,6 +16,7 @@
 // Scales and rows are loaded by lanes; an item's scales are fetched to L2 when it is requested.
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <type_traits>
 
 #include "core/ceil_div.h"
@@ -43,6 +44,7 @@ constexpr int kStages = 2;
 constexpr int kRingBytes = kStages * kStageBytes;
 constexpr int kDrawSteps = 2;  // an item is drawn so long before it is requested
 static_assert((kStages - 1) * kStep == kThinCodeDepth);
+static_assert(kStages == 2);  // products load a stage ahead, and aim with the last but one
 
 struct Shared {
   uint64_t full[kWarps][kStages];  // codes have arrived
@@ -62,7 +64,8 @@ class Worker {
         groups_(barriers.groups),
         ring_(ptx::opaque(ptx::shared_address(shared) + warp() * kRingBytes)),
         full_(ptx::opaque(ptx::shared_address(barriers.full[warp()]))),
-        items_(args.next_item, groups_.first_tile[args.rows.num_groups] * args.across()),
+        items_(args.next_item,
+               groups_.first_tile[args.rows.num_groups] * static_cast<int>(args.across)),
         products_(
             args,
             ptx::shared_address(shared) + kWarps * kRingBytes + warp() * Products::kSharedBytes) {}
@@ -89,24 +92,11 @@ class Worker {
 #pragma unroll 1
       for (int step = 0; step < steps; ++step) {
         products_.prepare();
-        if (step == steps - 1 && items_.exists()) {
-          products_.aim(place_);
-        }
-        products_.load();
         ptx::mbarrier_wait_parity(full_ + stage * uint32_t{sizeof(uint64_t)}, parity);
         products_.multiply(ring_ +
                            static_cast<uint32_t>(stage * kStageBytes + quad() * kLineBytes));
         __syncwarp();  // the stage has been read
-        if (step == draw_step) {
-          items_.draw();
-        }
-        if (step == steps - kStages) {  // all of this item has been requested
-          items_.advance();
-          if (items_.exists()) {
-            find();
-          }
-        }
-        if (items_.exists()) {
+        if (step < draw_step || goes_on(step, draw_step, steps)) {
           request(stage);
         }
         if (++stage == kStages) {
@@ -122,18 +112,31 @@ class Worker {
   }
 
  private:
-  // Finds the item that is requested next, and fetches its scales to L2.
+  // Returns whether there are more stages to be requested.
+  __device__ __forceinline__ bool goes_on(int step, int draw_step, int steps) {
+    if (step == draw_step) {
+      items_.draw();
+    }
+    if (step == steps - kStages) {  // all of this item has been requested, and loaded
+      items_.advance();
+      if (items_.exists()) {
+        find();
+        products_.aim(place_);
+      }
+    }
+    return items_.exists();
+  }
+  // Finds the item that is requested next.
   __device__ __forceinline__ void find() {
-    const auto item = static_cast<unsigned>(items_.item());
-    const auto across = static_cast<unsigned>(p_.across());
-    const auto tile = static_cast<int>(item / across);
-    place_.tile = find_tile<Products::kRows>(groups_, p_.rows.num_groups, tile);
-    place_.column = static_cast<int>(item % across) * (p_.activates ? kEight : kItemColumns);
+    unsigned place_across;
+    const unsigned tile = p_.tile_of(static_cast<unsigned>(items_.item()), place_across);
+    place_.tile = find_tile<Products::kRows>(groups_, p_.rows.num_groups, static_cast<int>(tile));
+    place_.column = static_cast<int>(place_across) * (p_.activates ? kEight : kItemColumns);
     next_byte_ = 0;
     box_column_ = p_.activates ? place_.column : 0;
     box_group_ = p_.activates ? place_.tile.group
                               : (place_.tile.group * p_.n + place_.column) / kItemColumns;
-    LaneScales<D>::fetch(p_, place_);
+    products_.find(place_);
   }
   __device__ __forceinline__ void request(int stage) {
     if (ptx::elect_one()) {
@@ -306,6 +309,9 @@ void thin_codes_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream&
   args.lets_next_begin = gemm.max_sms == 0;
   args.next_item = gemm.next_item ? gemm.next_item.data<int>() : nullptr;
   args.scale_shift = scale_shift(args.w);
+  args.across = static_cast<unsigned>(args.n / kItemColumns);
+  args.per_across = static_cast<unsigned>(
+      std::min((uint64_t{1} << 32) / args.across, uint64_t{std::numeric_limits<unsigned>::max()}));
   args.codes = map_of(args, gemm.w->values, gemm.w->values.dim(0));
   const Kernel kernel = gemm.a.values.dtype() == DType::kF16 ? find_kernel<Float16>(args.w)
                                                              : find_kernel<BFloat16>(args.w);

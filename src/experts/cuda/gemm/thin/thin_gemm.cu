@@ -18,6 +18,7 @@
 // neighbours of k, as they lie in memory: of each 64, lane l of a quad has the 16 from 16 l on.
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/cuda/device.h"
 #include "core/cuda/fetch_ahead.cuh"
 #include "core/cuda/launch.cuh"
@@ -78,6 +79,11 @@ struct Shared {
   uint64_t full[kWarps][kStages];  // weights have arrived
   Groups groups;
 };
+
+// Two blocks fit on an SM, each of which takes 1 KiB more.
+constexpr int kSharedOfSm = 228 * 1024;
+static_assert(2 * (kWarps * kRingBytes + ceil_div(int{sizeof(Shared)}, 1024) * 1024 + 1024) <=
+              kSharedOfSm);
 
 struct Place : Tile {
   int column;  // first, of the first box

@@ -38,10 +38,13 @@ __device__ __forceinline__ bool begin_items(bool has_items, bool lets_next_begin
   return has_items;
 }
 
+constexpr int kTableTiles = 256;
+
 struct Groups {
   int first_tile[kMaxExperts + 1];  // tiles of the groups before; [num_groups]: all
   int first_row[kMaxExperts];
   int num_rows[kMaxExperts];
+  uint16_t of_tile[kTableTiles];  // the groups of the first tiles
 };
 
 // Fills the table with tiles of kRows rows, by the whole block.  Sizes are read from L2, since L1
@@ -74,7 +77,11 @@ __device__ __forceinline__ void find_tiles(const RowGroups& rows, Groups& groups
         sum += lane >= step ? other : 0;
       }
       if (g < rows.num_groups) {
-        groups.first_tile[g] = before + sum - own;
+        const int first = before + sum - own;
+        groups.first_tile[g] = first;
+        for (int tile = first; tile < min(first + own, kTableTiles); ++tile) {
+          groups.of_tile[tile] = static_cast<uint16_t>(g);
+        }
       }
       before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
     }
@@ -91,16 +98,24 @@ struct Tile {
   int rows;
 };
 
-template <int kRows>
-__device__ __forceinline__ Tile find_tile(const Groups& groups, int num_groups, int tile) {
+__device__ __forceinline__ int find_group(const Groups& groups, int num_groups, int tile) {
+  if (tile < kTableTiles) {
+    return groups.of_tile[tile];
+  }
   int low = 0;
   int high = num_groups;  // first_tile[low] <= tile < first_tile[high]
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (groups.first_tile[middle] <= tile ? low : high) = middle;
   }
-  const int first = (tile - groups.first_tile[low]) * kRows;
-  return {low, groups.first_row[low] + first, min(groups.num_rows[low] - first, kRows)};
+  return low;
+}
+
+template <int kRows>
+__device__ __forceinline__ Tile find_tile(const Groups& groups, int num_groups, int tile) {
+  const int g = find_group(groups, num_groups, tile);
+  const int first = (tile - groups.first_tile[g]) * kRows;
+  return {g, groups.first_row[g] + first, min(groups.num_rows[g] - first, kRows)};
 }
 
 // Stores eight columns of a tile's rows in a 16-bit type.  `out` is the matrix from the first
@@ -137,7 +152,7 @@ class Items {
   // Draws the next item, once before each advance().  All lanes call these two.
   __device__ __forceinline__ void draw() {
     if (num_first_ < num_ && next_item_ != nullptr && threadIdx.x % kWarp == 0) {
-      drawn_ = atomicAdd(next_item_, 1);
+      drawn_ = ptx::draw_next(next_item_);
     }
   }
   __device__ __forceinline__ void advance() {
