@@ -135,7 +135,7 @@ class CudaExperts final : public ExpertsBase {
     }
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
-    const RowOperand x = load_input(call);
+    const RowOperand x = load_input(call, *plan);
     const RowOperand hidden = compute_hidden(call, x, output);
     if (is_batched()) {
       run_gemm2(call, hidden, as_rows(output), {}, input.max_sms);
@@ -336,7 +336,7 @@ class CudaExperts final : public ExpertsBase {
   }
 
   // Returns GEMM1's rows, in computing order, or where they lie together with the index of each.
-  RowOperand load_input(Call& call) const {
+  RowOperand load_input(Call& call, const RowPlan& plan) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     RowOperand x;
     x.values = as_rows(input.x);
@@ -356,8 +356,7 @@ class CudaExperts final : public ExpertsBase {
       x = buffers.coded;
       // Sizes are complete when that kernel lets GEMM1 begin.  kSm90 is not told, since it would
       // fetch weights ahead, by which calls in int8 took 2 us longer.
-      const auto plan = row_plan(num_rows(input), input.expected_rows);
-      call.rows.settled = rows.settled || plan->gemm1.multiplier == Multiplier::kThin;
+      call.rows.settled = rows.settled || plan.gemm1.multiplier == Multiplier::kThin;
     }
     if (is_batched()) {
       return x;

@@ -180,6 +180,7 @@ Refusal refusal_of_thin_codes(const GemmDesc& desc) {
   constexpr int64_t kLane = 64;      // codes of e2m1 whose scales a lane loads at once
   const WeightFacts& w = desc.weights;
   const quant::Code code = quant::code_of(*w.format);
+  const int lane_scales = w.scale_dtype == DType::kF8E4M3 ? 4 : 2;  // of a byte each
   if (quant::code_bits(code) != 4 || w.has_zero_point) {
     return "codes are not of 4 bits without zero points";
   }
@@ -189,9 +190,9 @@ Refusal refusal_of_thin_codes(const GemmDesc& desc) {
     }
   } else if (w.scale_dtype != DType::kF8E4M3 && desc.rows.dtype != DType::kBF16) {
     return "f16 does not hold elements with scales of mx formats";
-  } else if (w.grid.group_cols * (w.scale_dtype == DType::kF8E4M3 ? 4 : 2) != kLane) {
+  } else if (w.grid.group_cols * lane_scales != kLane) {
     return "scales are not for 16 or 32 elements";
-  } else if (w.k % kLane != 0 || w.scale_alignment < (w.scale_dtype == DType::kF8E4M3 ? 4 : 2)) {
+  } else if (w.k % kLane != 0 || w.scale_alignment < lane_scales) {
     return "K is not a multiple of 64, or scales are not aligned";
   }
   return desc.num_columns > 0    ? "it computes all columns"
