@@ -12,9 +12,9 @@
 // A kernel that calls ptx::let_next_begin() lets blocks of the next kernel start wherever its own
 // blocks leave room; otherwise they start when its blocks end.  A kernel calls it after
 // await_kernel_before(), so that all kernels but the one ahead are complete when the next one
-// begins.  Kernels between two GEMMs call it before, too (ptx::await_and_let_next).  Then GEMM2
-// begins when all that was ahead of GEMM1 is complete, and requests weights while GEMM1 and the
-// kernels between may still run.  A kernel that waits for other ranks, or leaves SMs to another
+// begins.  A kernel between two GEMMs may call it before, too (ptx::await_and_let_next).  Then
+// GEMM2 begins when all that was ahead of GEMM1 is complete, and requests weights while GEMM1 and
+// the kernels between may still run.  A kernel that waits for other ranks, or leaves SMs to another
 // stream, must not call it, because blocks of the next kernel would occupy SMs that others need.
 #pragma once
 

@@ -83,7 +83,7 @@ __device__ __forceinline__ uint32_t kept(uint32_t value, int parameter) {
   return value | static_cast<uint32_t>(parameter >> 31);
 }
 
-// Returns 16 bytes of global memory, or, unless `wanted`, any.
+// Returns 16 bytes of global memory, or any bytes unless they are `wanted`.
 __device__ __forceinline__ uint4 ld_global_if(bool wanted, const void* from) {
   uint4 words;
   asm volatile(
@@ -485,7 +485,7 @@ __device__ __forceinline__ void await_kernel_before() {
 __device__ __forceinline__ void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// Does both.  `lets_first`: the next kernel may begin before the wait.
+// This does both.  `lets_first`: the next kernel may begin before the wait.
 __device__ __forceinline__ void await_and_let_next(bool lets_first) {
   if (lets_first) {
     let_next_begin();

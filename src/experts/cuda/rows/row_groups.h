@@ -20,8 +20,8 @@ struct RowGroups {
   const int32_t* counts = nullptr;
   int64_t max_rows = 0;
   int num_groups = 1;
-  // Sizes are complete before a kernel that takes these groups begins.  So another kernel is between
-  // it and the one that makes them (see core/cuda/launch.cuh).
+  // Sizes are complete before a kernel that takes these groups begins.  So another kernel is
+  // between it and the one that makes them (see core/cuda/launch.cuh).
   bool settled = false;
   // Kernels that make GEMM2's rows may let GEMM2 begin before they await GEMM1
   // (ptx::await_and_let_next).

@@ -38,7 +38,7 @@ __device__ __forceinline__ bool begin_items(bool has_items, bool lets_next_begin
   return has_items;
 }
 
-constexpr int kTableTiles = 256;
+constexpr int kTableTiles = 256;  // beyond them groups are searched for
 
 struct Groups {
   int first_tile[kMaxExperts + 1];  // tiles of the groups before; [num_groups]: all

@@ -89,8 +89,9 @@ class ValueProducts {
     words_[1] = scales_[1][at];
   }
 
-  // What a lane without a row multiplies goes to sums that nobody stores.  Where K has ended codes
-  // are zeros, and elements must be, too, since zero times infinity is NaN.
+  // Lanes without a row load nothing, since nobody stores their sums.  Codes beyond the end of K
+  // are zeros, and elements must be, too, since zero times infinity is NaN.  These zeros are opaque
+  // so that nvcc branches, instead of choosing each register in every stage.
   __device__ __forceinline__ void load_elements() {
     const bool wanted = has_row_ && k_ < p_.k;
 #pragma unroll
@@ -190,6 +191,7 @@ class ValueProducts {
   }
 
   const Args& p_;
+  // These are opaque, too, since nvcc would make both of one word in every stage.
   uint32_t upper_bits_ = ptx::opaque(ptx::kept(packed_e4m3::kUpperBits, p_.k));
   uint32_t own_bytes_ = ptx::opaque(ptx::kept(0x3210, p_.k));
   const Word* scales_[2];
