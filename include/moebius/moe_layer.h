@@ -149,12 +149,12 @@ class MoeLayer {
   // any T, too: inputs longer than max_num_tokens are split.
   // Ranks that hold the same tokens give the same ids, weights and lora_ids.  Other ranks may give
   // ids or route, and may give lora_ids or not, independently.
-  // On one GPU, a layer without parts of the caller's records a call of up to 256 tokens that comes
-  // a fifth time with the same tensors, options, workspaces and stream, and from then on launches
-  // it as a CUDA graph, with the same results and a fraction of the host's time.  Calls with a
-  // profile, and calls that are captured, are not replayed.  Recording takes the host as long as
-  // some ten calls and may wait for an idle GPU.  So where kernels of other ranks of this process
-  // wait on the GPU for this rank, set MOEBIUS_REPLAYS to 0.
+  // On one GPU, a layer without parts of the caller's records a call that comes a fifth time with
+  // the same tensors, options, workspaces and stream, and from then on launches it as a CUDA graph,
+  // with the same results and a fraction of the host's time.  Calls with a profile, and calls that
+  // are captured, are not replayed.  Recording takes the host as long as some ten calls and may
+  // wait for an idle GPU.  So where kernels of other ranks of this process wait on the GPU for this
+  // rank, set MOEBIUS_REPLAYS to 0.
   // Throws InvalidArgument (shape, dtype, device; ids without weights, neither ids nor a router,
   // ids for a monolithic backend; on the CPU ids of experts or adapters that do not exist, which on
   // a GPU count as masked), CommError (a rank was lost; on a GPU also in an earlier call),

@@ -42,8 +42,8 @@ void MoeLayer::State::call_once(const Call& call, const CallContext& context) {
 }
 
 bool MoeLayer::State::replay(const Call& call, const CallContext& context) {
-  if (!can_replay || !replays.are_on() || call.input.hidden.dim(0) > kMostReplayedTokens ||
-      context.profile != nullptr || context.transfers || is_captured(context.stream)) {
+  if (!can_replay || !replays.are_on() || context.profile != nullptr || context.transfers ||
+      is_captured(context.stream)) {
     return false;
   }
   const std::shared_ptr<const Graph> graph = replays.graph_of(

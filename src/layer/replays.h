@@ -46,10 +46,6 @@ class ReplayKey {
   int max_sms_ = 0;
 };
 
-// More tokens keep the GPU busy for longer than the host takes, and a graph has scratch memory of
-// its own, which grows with them.
-inline constexpr int64_t kMostReplayedTokens = 256;
-
 class Replays {
  public:
   // Makes a call in another context.
