@@ -69,45 +69,64 @@ class DigitProducts {
   __device__ __forceinline__ void begin() {
     sums_[0] = sums_[1] = 0.0f;
   }
-  // Makes digits of the stage that has been loaded, and loads the next.
+  // Makes digits of the stage that has been loaded, and loads the next.  The lane's own are loaded
+  // while codes may still be on their way.
   __device__ __forceinline__ void prepare() {
+    float factors[kHalves];
+    store_digits(0, factors);
+    if (has_second_) {
+      float others[kHalves];
+      store_digits(1, others);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        factors[half] = part() < 2 ? factors[half] : others[half];
+      }
+    }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      float factor = store_digits(elements_[0][half], half, 0);
-      if (has_second_) {
-        const float second = store_digits(elements_[1][half], half, 1);
-        factor = part() < 2 ? factor : second;
-      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        by_[half][i] = factor * few_rows::scale_value<typename D::Scale>(words_[half][i]);
+        by_[half][i] = factors[half] * few_rows::scale_value<typename D::Scale>(words_[half][i]);
       }
     }
     load();
     __syncwarp();  // all digits are there
-  }
-
-  __device__ __forceinline__ void multiply(uint32_t from) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      uint32_t codes[2][4];
-      load_codes(from, part() + 4 * half, codes);
       const uint32_t own =
           digits_ +
           static_cast<uint32_t>(half * kHalfBytes + quad() * kColumnBytes + part() * kChunkCodes);
-      uint32_t digits[2][4];
-      ptx::ld_shared(own, digits[0]);
-      ptx::ld_shared(own + kChunk, digits[1]);
-      int32_t sums[4] = {};
+      ptx::ld_shared(own, own_digits_[half][0]);
+      ptx::ld_shared(own + kChunk, own_digits_[half][1]);
+    }
+  }
+
+  // Products of both halves take turns, so that they do not wait for each other.
+  __device__ __forceinline__ void multiply(uint32_t from) {
+    uint32_t codes[kHalves][2][4];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const uint32_t elements[4] = {even_codes(codes[0][w]), even_codes(codes[1][w]),
-                                      odd_codes(codes[0][w]), odd_codes(codes[1][w])};
-        ptx::mma_s8(sums, elements, digits[w / 2][w % 2 * 2], digits[w / 2][w % 2 * 2 + 1]);
+    for (int half = 0; half < kHalves; ++half) {
+      load_codes(from, part() + 4 * half, codes[half]);
+    }
+    int32_t sums[kHalves][4] = {};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const uint32_t first = codes[half][0][w];
+        const uint32_t second = codes[half][1][w];
+        const uint32_t elements[4] = {even_codes(first), even_codes(second), odd_codes(first),
+                                      odd_codes(second)};
+        const uint32_t* own = own_digits_[half][w / 2] + w % 2 * 2;
+        ptx::mma_s8(sums[half], elements, own[0], own[1]);
       }
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int32_t sum = part() % 2 == 0 ? sums[2 * i] * 256 + sums[2 * i + 1] : sums[2 * i];
+        const int32_t* both = sums[half] + 2 * i;
+        const int32_t sum = part() % 2 == 0 ? both[0] * 256 + both[1] : both[0];
         sums_[i] = __fmaf_rn(static_cast<float>(sum), by_[half][i], sums_[i]);
       }
     }
@@ -152,33 +171,62 @@ class DigitProducts {
     return widen_pair(Float16{}, lane() % 2 == 0 ? pair : pair >> 16).x;
   }
 
-  // Stores the digits of the lane's elements.  Returns what sums of the lane's digits are to be
-  // multiplied by: lanes with an even part() have those of the first and second digit as one
-  // number, and the others those of the third.
-  __device__ __forceinline__ float store_digits(const uint4& eight, int half, int row) const {
-    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-    float x[4];
-    uint32_t own = 0;
+  // Stores the digits of the lane's elements of a row.  Sets `by` to what sums of the lane's digits
+  // are to be multiplied by: lanes with an even part() have those of the first and second digit as
+  // one number, and the others those of the third.  Both halves go side by side, since a lane waits
+  // for what all lanes find together.
+  __device__ __forceinline__ void store_digits(int row, float (&by)[kHalves]) const {
+    float x[kHalves][4];
+    uint32_t largest[kHalves];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = own_element(T{}, words[i]);
-      own = max(own, __float_as_uint(x[i]) & 0x7fffffffu);
+    for (int half = 0; half < kHalves; ++half) {
+      const uint4& eight = elements_[row][half];
+      const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+      uint32_t own = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[half][i] = own_element(T{}, words[i]);
+        own = max(own, __float_as_uint(x[half][i]) & 0x7fffffffu);
+      }
+      largest[half] = __reduce_max_sync(kAll, own);
     }
-    const uint32_t largest = __reduce_max_sync(kAll, own);
-    const uint32_t exponent = max(largest >> 23, kLeastExponent);
-    float step = __uint_as_float((exponent - 20) << 23);
-    float inverse = __uint_as_float((274 - exponent) << 23);
-    float last_step = step;
-    if (exponent == kLargeExponent) {
-      // Infinity becomes a digit, and its step is infinite; with NaN the step is NaN.
-      step = __uint_as_float(largest);
-      last_step = 0.0f;
-      inverse = 1.0f;
+    float step[kHalves];
+    float last_step[kHalves];
+    float inverse[kHalves];
 #pragma unroll
-      for (float& element : x) {
-        element = isinf(element) ? copysignf(65536.0f, element) : 0.0f;
+    for (int half = 0; half < kHalves; ++half) {
+      const uint32_t exponent = max(largest[half] >> 23, kLeastExponent);
+      last_step[half] = step[half] = __uint_as_float((exponent - 20) << 23);
+      inverse[half] = __uint_as_float((274 - exponent) << 23);
+    }
+    if (max(largest[0], largest[1]) >> 23 == kLargeExponent) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (largest[half] >> 23 == kLargeExponent) {
+          // Infinity becomes a digit, and its step is infinite; with NaN the step is NaN.
+          step[half] = __uint_as_float(largest[half]);
+          last_step[half] = 0.0f;
+          inverse[half] = 1.0f;
+#pragma unroll
+          for (float& element : x[half]) {
+            element = isinf(element) ? copysignf(65536.0f, element) : 0.0f;
+          }
+        }
       }
     }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      store_four(
+          x[half], inverse[half],
+          digits_ + static_cast<uint32_t>(half * kHalfBytes + row * kRowColumns * kColumnBytes));
+      by[half] = part() % 2 == 0 ? step[half] * (256.0f / kCodeFactor)
+                                 : last_step[half] * (1.0f / kCodeFactor);
+    }
+  }
+  // Stores three digits of each of four elements times `inverse`.
+  __device__ __forceinline__ static void store_four(const float (&x)[4],
+                                                    float inverse,
+                                                    uint32_t first) {
     constexpr float kToInteger = 0x1.8p23f;
     constexpr int32_t kHalves16 = 0x8080;  // lets the lower digits be rounded
     int32_t q[4];
@@ -193,21 +241,20 @@ class DigitProducts {
     const uint32_t digits[kDigits] = {__byte_perm(high01, high23, 0x5410),
                                       __byte_perm(low01, low23, 0x7632) ^ kSigns,
                                       __byte_perm(low01, low23, 0x5410) ^ kSigns};
-    const uint32_t to =
-        digits_ + static_cast<uint32_t>(half * kHalfBytes + row * kRowColumns * kColumnBytes +
-                                        lane() * int{sizeof(uint32_t)});
+    const uint32_t to = first + static_cast<uint32_t>(lane() * int{sizeof(uint32_t)});
 #pragma unroll
     for (int digit = 0; digit < kDigits; ++digit) {
       ptx::st_shared_word(to + static_cast<uint32_t>(digit * kColumnBytes), digits[digit]);
     }
-    return part() % 2 == 0 ? step * (256.0f / kCodeFactor) : last_step * (1.0f / kCodeFactor);
   }
 
   const Args& p_;
   uint32_t digits_;
   float sums_[2];  // of a digit or two, in both columns
 
-  float by_[kHalves][2];  // what sums of the stage that is multiplied are multiplied by
+  // These belong to the stage that is multiplied.
+  uint32_t own_digits_[kHalves][2][4];  // of the lane's column of the operand
+  float by_[kHalves][2];                // what sums are multiplied by
 
   // These belong to the stage that is loaded next.
   int k_;

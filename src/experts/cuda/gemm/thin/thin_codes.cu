@@ -12,7 +12,7 @@
 // Grid: persistent blocks, two per SM where there are items for all of their warps.  Every warp
 // computes items of its own and waits for no other warp.
 // Stages: each warp has a ring of its own, which it fills itself by TMA, and on from item to item.
-// It is short, since the first stage of the last warp comes after all that others have asked for.
+// It is short, since the stages of a warp come after all that others have asked for.
 // Scales and rows are loaded by lanes; an item's scales are fetched to L2 when it is requested.
 #include <algorithm>
 #include <cassert>
@@ -73,9 +73,7 @@ class Worker {
   __device__ __forceinline__ void run() {
     const bool has_items = begin_items(items_.exists(), p_.lets_next_begin, [&] {
       find();
-      for (int stage = 0; stage < kStages; ++stage) {
-        request(stage);
-      }
+      request(0);
     });
     if (!has_items) {
       return;
@@ -86,6 +84,11 @@ class Worker {
     uint32_t parity = 0;
     products_.aim(place_);
     products_.load();
+    // Why not before: the first stages of all warps come sooner without these, as does what the
+    // kernel ahead still reads.
+    for (int later = 1; later < kStages; ++later) {
+      request(later);
+    }
     while (items_.exists()) {
       const Place place = place_;
       products_.begin();
