@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kernel multiplies few rows, and in what tiles.
+// These tests check which kernel multiplies few rows, and in what tiles.
 #include <gtest/gtest.h>
 
 #include <string>

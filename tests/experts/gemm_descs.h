@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of plans plan for.
+// These functions describe the GEMMs for which the tests of plans choose a kernel.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ inline CudaDeviceInfo gpu_of(int major) {
   return gpu;
 }
 
-// Weights with one scale per column where `group` is 0, else with one per so many elements of K.
+// Returns weights with one scale per column where `group` is 0, else with one per so many elements
+// of K.
 inline WeightFacts weights_in(QuantFormat format, int64_t group = 0, DType scale = DType::kF32) {
   WeightFacts w{.num_groups = kGroups, .n = kN, .k = kK, .gate_rows = kN / 2};
   w.dtype = storage_dtype(format);
@@ -58,7 +59,7 @@ inline GemmDesc fp8_blocks() {
   return desc;
 }
 
-// fp8 weights with a scale per column and rows with a scale each.
+// The weights are of fp8 with a scale per column, and each row has a scale.
 inline GemmDesc fp8_columns() {
   return coded(weights_in(QuantFormat::kFp8), {DType::kF8E4M3, RowScales::kPerRow, /*block=*/kK});
 }

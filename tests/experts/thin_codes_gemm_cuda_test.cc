@@ -41,7 +41,7 @@ const Sizes kSizes[] = {
     {{2100, 3}, 32, 512},                  // more tiles than the table of a block has
 };
 
-// Whether K may be other than a multiple of 64.
+// Returns whether K may be other than a multiple of 64.
 bool takes_odd_depth(const Scheme& scheme) {
   return scheme.format == QuantFormat::kInt4;
 }

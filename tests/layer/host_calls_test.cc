@@ -212,6 +212,7 @@ TEST(Replays, ManyKindsByTurnsAreLaunched) {
   }
 }
 
+// The first call makes room in the workspaces, so the key of the others is another.
 TEST(Replays, ManyTokensAreReplayed) {
   ReplayedLayer one;
   const Tensor many = Tensor::zeros({1024, kHidden}, DType::kBF16, one.stream.device());

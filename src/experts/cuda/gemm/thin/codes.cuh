@@ -87,16 +87,10 @@ __device__ __forceinline__ void load_codes(uint32_t from, int chunk, uint32_t (&
   ptx::ld_shared(from + kEightBytes + place * kChunk, codes[1]);
 }
 
-// D: a Decoding of codes of 4 bits.
+// The bytes of a scale.  D is a Decoding of codes of 4 bits.
 template <typename D>
 constexpr int kScaleBytes = D::kIsPair ? 1 : static_cast<int>(sizeof(typename D::Scale));
 
-// Returns where the scales of a lane's column begin.
-template <typename D>
-__device__ __forceinline__ const uint8_t* scales_of(const Args& args, const Place& place, int i) {
-  return static_cast<const uint8_t*>(args.w.scale) +
-         scale_row(args.w, place.tile.group, column_of(args, place, i)) * int64_t{kScaleBytes<D>};
-}
 // Finds the scales of both columns of a lane, and fetches those of an item to L2.
 template <typename D, typename Word>
 __device__ __forceinline__ void find_scales(const Args& args,
@@ -105,7 +99,9 @@ __device__ __forceinline__ void find_scales(const Args& args,
   const bool fetches = part() * kLineBytes < args.w.scale_cols * kScaleBytes<D>;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint8_t* own = scales_of<D>(args, place, i);
+    const uint8_t* own =
+        static_cast<const uint8_t*>(args.w.scale) +
+        scale_row(args.w, place.tile.group, column_of(args, place, i)) * int64_t{kScaleBytes<D>};
     scales[i] = reinterpret_cast<const Word*>(own);
     if (fetches) {
       ptx::prefetch(own + part() * kLineBytes);

@@ -199,6 +199,7 @@ class DigitProducts {
       last_step[half] = step[half] = __uint_as_float((exponent - 20) << 23);
       inverse[half] = __uint_as_float((274 - exponent) << 23);
     }
+    // Both halves share one branch, which is rarely taken.
     if (max(largest[0], largest[1]) >> 23 == kLargeExponent) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
